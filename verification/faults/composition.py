@@ -1,11 +1,13 @@
 """Faults of chains, groups of calls and runs: the faults of single messages, under a load of flows.
 
 A chain sends five messages over two queues; a group has four calls, one of which is a group of two, and a callback; a
-run takes ten steps, sleeps once and waits for a signal. All their
-messages count as sent once the start is confirmed, so a flow that stops anywhere is a lost message, and one that
-continues twice is acked more often than it was handled. The history shows more kinds of damage: a step of a chain or a
-callback that was sent as two messages (`forked`), a step of a run that had two values (`rewritten`), and a callback
-whose values were not those of its calls, in order (`misplaced`).
+run takes ten steps, sleeps once and waits for a signal, another one gathers twice, the first time also a group. A crowd
+(rows whose names end with m) is a group of a thousand calls over four queues, whose callback has the last word.
+
+All their messages count as sent once the start is confirmed, so a flow that stops anywhere is a lost message, and one
+that continues twice is acked more often than it was handled. The history shows more kinds of damage: a step of a chain
+or a callback that was sent as two messages (`forked`), a step of a run that had two values (`rewritten`), and a
+callback or a gather whose values were not those of its calls, in order (`misplaced`).
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from typing import Final
 
 from verification.faults import built, consumers, network, reapers, servers, surroundings, topology
 from verification.faults.history import events_of
-from verification.faults.load import Load
+from verification.faults.load import CROWD_QUEUES, Load
 from verification.faults.producer import Sending
-from verification.faults.row import Row, at_least, exactly
+from verification.faults.row import Bound, Row, at_least, exactly
 
 __all__ = ["ROWS", "figures_of"]
 
@@ -58,18 +60,21 @@ _FAULTS: Final = [
     "F57",
     "F57c",
 ]
+CROWDS: Final = Sending(rate=2, chunk=1, backlog=500)
+#: The faults that crowds go through.
+_OF_CROWDS: Final = ["F1", "F1w", "F3", "F5", "F7", "F20", "F21a", "F26l", "F31", "F57c"]
 #: What a failover takes or undoes stays bounded.
 _FORGIVEN: Final = ("taken", "undone")
 #: Figures that only the load of single messages produces.
 _OF_MESSAGES: Final = ("held_again", "stale_acks")
 
 
+_WHOLE: Final = (at_least("groups", 1), exactly("forked", 0), exactly("misplaced", 0))
 _FLOWS: Final = (
     at_least("chains", 1),
-    at_least("groups", 1),
     at_least("runs", 1),
-    exactly("forked", 0),
-    exactly("misplaced", 0),
+    at_least("gathers", 1),
+    *_WHOLE,
 )
 
 
@@ -89,11 +94,14 @@ def figures_of(history: Path) -> Mapping[str, float]:
                 ended.add(key)
             case "misplaced", (key,):
                 misplaced.add(key)
-    runs, groups = sum("/run-" in key for key in ended), sum("/all-" in key for key in ended)
+    runs, groups, gathers = (
+        sum(part in key for key in ended) for part in ("/run-", "/all-", "/gathered-")
+    )
     return {
-        "chains": len(ended) - runs - groups,
+        "chains": len(ended) - runs - groups - gathers,
         "groups": groups,
         "runs": runs,
+        "gathers": gathers,
         "misplaced": len(misplaced),
         "forked": sum(len(ids) > 1 for ids in links.values()),
         "rewritten": sum(len(drawn) > 1 for drawn in values.values()),
@@ -102,30 +110,52 @@ def figures_of(history: Path) -> Mapping[str, float]:
 
 def _with_flows(row: Row) -> Row:
     """Play the course of a row under a load of flows."""
+    # What the old master had confirmed and the new one had not got is done again, with other values.
+    exact = [] if row.undoes else [exactly("rewritten", 0)]
+    return _played_under(
+        row,
+        f"C{row.name[1:]}",
+        replace(
+            row.load,
+            app="verification.faults.flow_jobs:app",
+            producer="verification.faults.flow_producer",
+            queues="load,aload",
+            sending=FLOWS,
+        ),
+        *_FLOWS,
+        *exact,
+    )
+
+
+def _with_crowds(row: Row) -> Row:
+    """Play the course of a row under a load of crowds."""
+    return _played_under(
+        row,
+        f"C{row.name[1:]}m",
+        replace(
+            row.load,
+            app="verification.faults.crowd_jobs:app",
+            producer="verification.faults.crowd_producer",
+            queues=",".join(CROWD_QUEUES),
+            sending=CROWDS,
+        ),
+        *_WHOLE,
+    )
+
+
+def _played_under(row: Row, name: str, load: Load, *bounds: Bound) -> Row:
     kept = [
         bound
         for bound in row.bounds
         if (bound.sign == "≥" and bound.figure not in _OF_MESSAGES) or bound.figure in _FORGIVEN
     ]
-    # What the old master had confirmed and the new one had not got is done again, with other values.
-    exact = [] if row.undoes else [exactly("rewritten", 0)]
     return replace(
         row,
-        name=f"C{row.name[1:]}",
-        load=_load(row.load),
-        bounds=(*kept, *_FLOWS, *exact),
+        name=name,
+        load=load,
+        bounds=(*kept, *bounds),
         figures=figures_of,
         commit_s=0.0,
-    )
-
-
-def _load(load: Load) -> Load:
-    return replace(
-        load,
-        app="verification.faults.flow_jobs:app",
-        producer="verification.faults.flow_producer",
-        queues="load,aload",
-        sending=FLOWS,
     )
 
 
@@ -134,4 +164,7 @@ _SINGLE: Final = {
     for module in (consumers, reapers, servers, network, surroundings, built, topology)
     for row in module.ROWS
 }
-ROWS = [_with_flows(_SINGLE[name]) for name in _FAULTS]
+ROWS = [
+    *(_with_flows(_SINGLE[name]) for name in _FAULTS),
+    *(_with_crowds(_SINGLE[name]) for name in _OF_CROWDS),
+]

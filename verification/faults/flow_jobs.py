@@ -2,8 +2,10 @@
 
 A chain of number n has the keys `<producer>/1-n` to `<producer>/5-n`, one for the message of each step, which is the
 value of the step before. A run has the key `<producer>/run-n`. A group of calls has the keys `<producer>/m0-n` to
-`<producer>/m4-n` for its calls, of which the last two are a group in it, `<producer>/inner-n` for the callback of that,
-and `<producer>/all-n` for its own.
+`<producer>/m4-n` for its calls, of which the last two are a group in it, `<producer>/inner-n` for the callback of
+that, and `<producer>/all-n` for its own. A run that gathers has the keys `<producer>/g0-n` to `<producer>/g3-n` for its
+calls, of which the middle two are a group, `<producer>/mid-n` for the callback of that, and `<producer>/gathered-n` for
+itself.
 """
 
 from __future__ import annotations
@@ -11,17 +13,19 @@ from __future__ import annotations
 import random
 from typing import Final
 
-from qworker import Failure, Retry, Run, SyncRun
+from qworker import Failure, Retry, Run, SyncRun, group
 from verification.faults.jobs import app, delivery, history
 
 __all__ = [
     "CHAIN_STEPS",
     "GO",
+    "agathering",
     "ajourney",
     "alink",
     "amember",
     "app",
     "gather",
+    "gathering",
     "journey",
     "link",
     "member",
@@ -88,6 +92,31 @@ def gather(values: list[str | Failure], key: str, calls: list[str]) -> str:
     if "/all-" in key:
         history.note("ended", key)
     return key
+
+
+@app.workflow(queue="load", retry=_retry)
+def gathering(run: SyncRun, key: str, calls: list[str], inner: str) -> None:
+    """Gather twice: two calls of two queues and a group of two, and then one more call."""
+    history.note("started", key, delivery().receive_count)
+    nested = group([member.call(calls[1]), amember.call(calls[2])]).then(gather, inner, calls[1:3])
+    values = run.gather([amember.call(calls[0]), nested])
+    _be_gathered(key, [*values, *run.gather([member.call(calls[3])])], calls, inner)
+
+
+@app.workflow(queue="aload", retry=_retry)
+async def agathering(run: Run, key: str, calls: list[str], inner: str) -> None:
+    """Do the same on an event loop."""
+    history.note("started", key, delivery().receive_count)
+    nested = group([member.call(calls[1]), amember.call(calls[2])]).then(gather, inner, calls[1:3])
+    values = await run.gather([amember.call(calls[0]), nested])
+    _be_gathered(key, [*values, *await run.gather([member.call(calls[3])])], calls, inner)
+
+
+def _be_gathered(key: str, values: list[str], calls: list[str], inner: str) -> None:
+    if values != [calls[0], inner, calls[3]]:
+        history.note("misplaced", key)
+    history.note("done", key)
+    history.note("ended", key)
 
 
 def draw() -> str:

@@ -1,4 +1,4 @@
-"""A producer of chains, groups of calls and runs: starts each in turn, and gives a run its signal a moment later.
+"""A producer of chains, groups of calls and runs: starts each in turn, and gives its signal to a run a moment later.
 
     python -m verification.faults.flow_producer NAME '{"rate": …}'
 
@@ -20,11 +20,13 @@ from qworker.errors import QworkerError, RunEndedError, RunUnknownError
 from verification.faults.flow_jobs import (
     CHAIN_STEPS,
     GO,
+    agathering,
     ajourney,
     alink,
     amember,
     app,
     gather,
+    gathering,
     journey,
     link,
     member,
@@ -44,6 +46,7 @@ def main() -> None:
     for number in steadily(sending, app.queue(sending.queue)):
         flows.start_chain(number)
         flows.start_group(number)
+        flows.start_gathering(number)
         flows.start_run(number)
         flows.signal()
     while flows.waiting:
@@ -87,6 +90,14 @@ class Flows:
             ]
         ).then(gather, outer, [*calls[:3], inner])
         self._start(names, number, flow.send)
+
+    def start_gathering(self, number: int) -> None:
+        """Start a run that gathers twice."""
+        parts = ("g0", "g1", "g2", "g3", "mid", "gathered")
+        names = [f"{self._name}/{part}" for part in parts]
+        *calls, inner, key = [f"{name}-{number}" for name in names]
+        task = gathering if number % 2 else agathering
+        self._start(names, number, lambda: task.send(key, calls, inner))
 
     def start_run(self, number: int) -> None:
         """Start a run under its own id, and remember to give it a signal."""

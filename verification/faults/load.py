@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from verification.faults.producer import Sending
 
-__all__ = ["Load"]
+__all__ = ["CROWD_QUEUES", "Load"]
+
+#: The queues of the calls of a crowd: in a Cluster of three masters each holds one of them at least.
+CROWD_QUEUES: Final = ("load", "aload", "bload", "cload")
 
 
 @dataclass(frozen=True, kw_only=True)

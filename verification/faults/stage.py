@@ -59,7 +59,7 @@ class Stage(Processes):
     ) -> None:
         super().__init__(server, directory, load, mutation)
         self.seconds, self.chance = seconds, chance
-        self.in_use = ["load", "aload"]
+        self.in_use = [*dict.fromkeys(["load", "aload", *load.queues.split(",")])]
         self.measured: dict[str, float] = {}
         self.losses: dict[int, list[int]] = {}
         self.gone: set[str] = set()
