@@ -35,12 +35,13 @@ _SOON_S: Final = 1.0
 
 
 def begin_group(
-    queue: QueueRef, opened: Opened, *, shard: int = 0, run_id: str = ""
+    queue: QueueRef, opened: Opened, *, shard: int = 0, run: commands.Waiting | None = None
 ) -> Plan[bytes]:
     """Begin a group of calls in the queue of its callback, and send its members; returns what its first start was.
 
     Members that cannot be stored now wait in the outboxes of that queue. A call that fails midway may be repeated, by
-    any process: the group continues where it stopped. `shard`, `run_id`: of the run that follows the group.
+    any process: the group continues where it stopped. `run` follows the group, in this `shard`. Raises `LeaseLostError`
+    if its delivery was given up.
     """
     place, lane = queue.shard(shard), lane_of(opened.id)
     sent = 0
@@ -48,7 +49,7 @@ def begin_group(
         if sent >= end:
             continue
         begun: commands.Begun = yield commands.begin(
-            place.keys, opened.id, spec, lane, number, run_id=run_id
+            place.keys, opened.id, spec, lane, number, run=run
         )
         if not begun.gone and begun.start != opened.start:
             return begun.start

@@ -11,6 +11,7 @@ from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
+from qworker.errors import LeaseLostError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
@@ -20,6 +21,7 @@ __all__ = [
     "End",
     "Opening",
     "Values",
+    "Waiting",
     "abandon",
     "begin",
     "begin_relayed",
@@ -58,6 +60,14 @@ class Opening(msgspec.Struct, frozen=True):
         return self.number // _NUMBERS_PER_MS
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """A run that follows a group, and the delivery that begins the group for it: the run's index in a lease."""
+
+    run_id: str
+    lease_id: str
+    index: str
+
+
 class Begun(msgspec.Struct, frozen=True):
     """The members of a group that are sent so far, and what its first start was; `gone`: it has ended before."""
 
@@ -73,10 +83,13 @@ def begin(
     lane: str,
     number: int,
     *,
-    run_id: str = "",
+    run: Waiting | None = None,
     now_ms: int | None = None,
 ) -> Command[Begun]:
-    """Begin a group, or send its next members; a repeated number of the lane does nothing."""
+    """Begin a group, or send its next members; a repeated number of the lane does nothing.
+
+    `run` follows the group. Its reply raises `LeaseLostError` if the delivery does not hold the run any more.
+    """
     names: tuple[str, ...] = (
         keys.meta,
         keys.stats,
@@ -84,16 +97,20 @@ def begin(
         keys.join(group_id),
         keys.joins,
     )
-    if run_id:
-        names += (keys.run(run_id), keys.runs)
+    args: tuple[Word, ...] = (given(now_ms), lane, number, spec)
+    if run is not None:
+        names += (keys.run(run.run_id), keys.runs, keys.lease(run.lease_id))
+        args += (run.index,)
 
     def decode(reply: Any) -> Begun:
+        if reply[0] == b"STALE" and run is not None:
+            raise LeaseLostError(keys.queue, run.run_id)
         if reply[0] == b"GONE":
             return Begun(0, b"", gone=True)
         _, _, sent, start = accepted(reply, keys.queue, lane)
         return Begun(int(sent), start)
 
-    return Command(load_script("join"), names, (given(now_ms), lane, number, spec), decode)
+    return Command(load_script("join"), names, args, decode)
 
 
 class Counted(msgspec.Struct, frozen=True):

@@ -12,7 +12,11 @@ from verification.interleavings.mutations import MUTATIONS, made
 from verification.interleavings.search import search
 
 #: Worlds whose smallest form takes a second or two, and the states that it has at least.
-QUICK = {"lanes": 300, "crossing": 300, "once": 800, "blame": 100, "handed": 20, "schedules": 1500}
+QUICK = {
+    **{"lanes": 300, "crossing": 300, "once": 800, "blame": 100, "handed": 20, "schedules": 1500},
+    **{"dead": 700, "effects": 1500, "relays": 3500, "redriven": 700, "dropped": 400},
+    **{"abandoned": 250, "steps": 1400, "signals": 2000, "gathers": 1500},
+}
 #: Only a bound for the case that a search never ends.
 MOST_S = 100.0
 

@@ -12,11 +12,12 @@ from msgspec import structs
 import qworker
 from qworker.client.plan import run_plan
 from qworker.client.relay import relay
-from qworker.engine.calls import End, abandon, begin, count_ends, read_values
+from qworker.engine.calls import End, Waiting, abandon, begin, count_ends, read_values
 from qworker.engine.command import Command
 from qworker.engine.outbox import Page, forward
 from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes, member_effect
+from qworker.errors import LeaseLostError
 from qworker.wire.calls import MemberCall, Policy, Spec, lane_of, write_spec
 from tests.lua.drive import NOW, Drive, own
 
@@ -159,7 +160,7 @@ def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> 
         drive.send(name, flags={"c": "1", "r": "1000"})
     drive.receive("L", 1)
     run = {"then": None, "run": ("r", "!gather#1")}
-    start(drive, spec_of(1, **run), run_id="r")
+    start(drive, spec_of(1, **run), run=Waiting("r", "L", "0"))
     parked = Outcomes("L")
     parked.park(0, None, "~wait:gather#1", "!gather#1")
     drive.settle(parked)
@@ -173,6 +174,33 @@ def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> 
     drive.settle(ended)
     assert not drive.redis.exists(drive.keys.join("g"))
     assert drive.run(signal_run(drive.keys, "s", "!x", b"\n1", known=True)) == b"\n1"
+
+
+def test_a_delivery_that_was_given_up_begins_no_group(engine_drive: Drive) -> None:
+    """Its run may have ended: a group would begin for nothing, and the run would count as one that goes on."""
+    drive = engine_drive
+    drive.send("r", flags={"c": "1", "r": "1000"})
+    drive.receive("L")
+    back = Outcomes("L")
+    back.release("*")
+    drive.settle(back)
+    run = {"then": None, "run": ("r", "!gather#1")}
+    with pytest.raises(LeaseLostError):
+        start(drive, spec_of(1, **run), run=Waiting("r", "L", "0"))
+    assert not drive.redis.exists(drive.keys.join("g"), drive.keys.runs, drive.keys.out)
+
+
+def test_a_delivery_in_company_begins_groups(drive: Drive) -> None:
+    """The messages of its lease share a field, or have one each."""
+    for name in ("r", "s"):
+        drive.send(name, flags={"c": "1", "r": "1000"})
+    drive.receive("L", 2)
+    run = {"then": None, "run": ("s", "!gather#1")}
+    assert start(drive, spec_of(1, **run), run=Waiting("s", "L", "2")).sent == 1
+    drive.settle(Outcomes("L", acks=["1"]))
+    assert start(drive, spec_of(1, **run), run=Waiting("s", "L", "2")).sent == 1
+    with pytest.raises(LeaseLostError):
+        start(drive, spec_of(1, then=None, run=("r", "!g")), run=Waiting("r", "L", "1"))
 
 
 def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:

@@ -62,7 +62,7 @@ _FAULTS: Final = [
 ]
 CROWDS: Final = Sending(rate=2, chunk=1, backlog=500)
 #: The faults that crowds go through.
-_OF_CROWDS: Final = ["F1", "F1w", "F3", "F5", "F7", "F20", "F21a", "F26l", "F31", "F57c"]
+_OF_CROWDS: Final = ["F1", "F1w", "F3", "F5", "F20", "F21a", "F26l", "F31", "F57c"]
 #: What a failover takes or undoes stays bounded.
 _FORGIVEN: Final = ("taken", "undone")
 #: Figures that only the load of single messages produces.
@@ -167,4 +167,9 @@ _SINGLE: Final = {
 ROWS = [
     *(_with_flows(_SINGLE[name]) for name in _FAULTS),
     *(_with_crowds(_SINGLE[name]) for name in _OF_CROWDS),
+    replace(
+        _with_crowds(_SINGLE["F7"]),
+        fault="the reply of the start of a group of calls is lost",
+        course=network.lose_replies("p", "join", 5),
+    ),
 ]

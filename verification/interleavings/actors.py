@@ -14,8 +14,8 @@ from itertools import permutations
 from typing import Any, Final
 
 from verification.interleavings.bench import Refused
-from verification.interleavings.calls import Call
-from verification.interleavings.tables import View
+from verification.interleavings.fixed import Call
+from verification.interleavings.view import View
 
 __all__ = [
     "ANSWERED",

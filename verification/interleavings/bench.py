@@ -17,11 +17,12 @@ import hiredis
 from qworker.client.execute.sync import Client
 from qworker.engine.command import Command
 from qworker.engine.scripts import load_script
-from qworker.errors import RefusedError
+from qworker.errors import LeaseLostError, RefusedError
 from qworker.fsck.check import check_queue, survey
 from qworker.store.connections import ConnectionFactory
 from tests import servers
-from verification.interleavings.calls import KEYS, Call, command_of
+from verification.interleavings.calls import command_of
+from verification.interleavings.fixed import KEYS, Call
 from verification.interleavings.tables import BASE, Written, normal
 
 __all__ = ["BURNED", "Bench", "Outcome", "Refused", "Trial", "open_bench"]
@@ -44,13 +45,15 @@ for _, row in ipairs(cmsgpack.unpack(ARGV[1])) do
 end
 """
 _TAKE: Final = """
-local rows = {}
+local rows, PACKED = {}, { batch = true, ['@then'] = true, ['@run'] = true }
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, nil
   if kind == 'list' then content = redis.call('LRANGE', key, 0, -1)
   elseif kind == 'hash' then
     content = redis.call('HGETALL', key)
-    if content[1] == 'batch' then content[2] = cmsgpack.unpack(content[2]) end
+    for i = 1, #content, 2 do
+      if PACKED[content[i]] then content[i + 1] = cmsgpack.unpack(content[i + 1]) end
+    end
   elseif kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif kind == 'stream' then
     content = { '' }
@@ -202,7 +205,7 @@ def _result(reply: Any, decode: Callable[[Any], Any]) -> Any:
         return str(reply)
     try:
         return decode(reply)
-    except RefusedError as error:
+    except (RefusedError, LeaseLostError) as error:
         return Refused(type(error).__name__)
 
 

@@ -22,19 +22,12 @@ from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes, settle
 from qworker.wire.envelope import tail
 from qworker.wire.ids import EntryId
-from qworker.wire.keys import QueueKeys
+from verification.interleavings.fixed import HELD_MS, KEYS, NOW, TICK_MS, Call
+from verification.interleavings.flow_calls import FLOW_CALLS, flags_of, made_effects
 
-__all__ = ["KEYS", "NOW", "SPEC", "TICK_MS", "Call", "command_of", "say"]
+__all__ = ["SPEC", "command_of", "say"]
 
-Call = tuple[Any, ...]
-
-KEYS: Final = QueueKeys("i", "q")
-#: The time of every call, in ms; a step of the clock moves all times of the queue instead.
-NOW: Final = 1_000_000_000
-TICK_MS: Final = 1000
 SPEC: Final = b"spec"
-#: For how long a unique key keeps others out, and a tombstone is kept.
-HELD_MS: Final = 4000
 #: Messages of one promote or trim: more than any world has.
 _LIMIT: Final = 100
 
@@ -43,7 +36,7 @@ def _send(
     lane: str, number: int, messages: tuple[tuple[str, str], ...], delay_ms: int
 ) -> Command[Any]:
     new = [
-        NewMessage(name, tail(b"b", {"u": key} if key else {}), key, str(HELD_MS))
+        NewMessage(name, tail(b"b", {"u": key} if key else flags_of(name)), key, str(HELD_MS))
         for name, key in messages
     ]
     return send(KEYS, new, lane=lane, sequence=number, delay_ms=delay_ms, now_ms=NOW)
@@ -66,6 +59,10 @@ def _outcomes(outcomes: tuple[Any, ...]) -> list[Outcomes]:
                     each.share(index)
                 case "bury":
                     each.bury(index, "rejected")
+                case "value":  # instead of a delay: effects
+                    each.ack_with(index, made_effects(delay_ms))
+                case "park":  # instead of a delay: a signal
+                    each.park(index, None, f"~{delay_ms}", f"!{delay_ms}")
         made.append(each)
     return made
 
@@ -110,6 +107,7 @@ _BUILDERS: Final[dict[str, Callable[..., Command[Any]]]] = {
         KEYS, "s", slot, SPEC, message_id=name, tail=tail(b"b"), ttl_ms=0, now_ms=NOW
     ),
     "configure": lambda attributes: configure(KEYS, dict(attributes), now_ms=NOW),
+    **FLOW_CALLS,
 }
 
 
@@ -138,8 +136,12 @@ def _say_outcomes(outcomes: tuple[Any, ...]) -> str:
     for lease, acks, others, uniques in outcomes:
         words += [f"ack {lease}.{index}" for index in acks]
         words += [f"ack {lease}.{index} (unique {key})" for index, key, _ in uniques]
-        words += [f"{kind} {lease}.{index}{_delay(delay)}" for kind, index, delay in others]
+        words += [f"{kind} {lease}.{index}{_more(more)}" for kind, index, more in others]
     return ", ".join(words)
+
+
+def _more(more: Any) -> str:
+    return _delay(more) if isinstance(more, int) else f" {more}"
 
 
 def _delay(delay_ms: int) -> str:

@@ -7,18 +7,19 @@ from typing import Any
 
 from verification.interleavings.actors import Actor, Known, Sight, Step, Then
 from verification.interleavings.bench import Refused
-from verification.interleavings.calls import Call
-from verification.interleavings.tables import View
+from verification.interleavings.fixed import Call
+from verification.interleavings.flow_calls import member_of
+from verification.interleavings.view import View
 
-__all__ = ["Claimer", "Consumer", "Once"]
+__all__ = ["Claimer", "Consumer", "Once", "effects_of"]
 
 
 class Consumer(Actor):
     """Receives, and settles what it has received in several ways.
 
     In doubt it repeats the call to resume. Known: (the leases that it holds, as far as it knows: (lease, ((index,
-    message id), …)) …; the call in doubt or None). `ends`: ack, some (the first only), nack, release, bury, crash
-    (its worker died of the first message), share (its worker died of one of them).
+    message id), …)) …; the call in doubt or None). `ends`: ack, value (of the first, with effects), some (the first
+    only), nack, release, bury, crash (its worker died of the first message), share (its worker died of one of them).
     """
 
     start: Known = ((), None)
@@ -58,7 +59,12 @@ class Consumer(Actor):
         for position, (lease, messages) in enumerate(held):
             others = held[:position] + held[position + 1 :]
             for end in self._ends:
-                outcome, rest = _ending(end, lease, messages, self._delay_ms, sight.view)
+                if end == "value":
+                    effects = effects_of(messages[0][1], self.name)
+                    outcome: Known | None = (lease, (), (("value", messages[0][0], effects),), ())
+                    rest = messages[1:]
+                else:
+                    outcome, rest = _ending(end, lease, messages, self._delay_ms, sight.view)
                 left = (*others, (lease, rest)) if rest else others
                 if outcome is not None:
                     choices.append(((outcome,), tuple(sorted(left))))
@@ -92,6 +98,13 @@ class Consumer(Actor):
             return (tuple(sorted([*left, received])), None)
 
         return then
+
+
+def effects_of(message: str, by: str) -> Known:
+    """The effects of the ack of a message: of a member its end, with a value that says who has run it."""
+    if member := member_of(message):
+        return (("member", *member, f"ok\n{by}"),)
+    return (("end",),)
 
 
 def _still(held: Known, deadlines: dict[str, int]) -> Known:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from verification.interleavings.calls import NOW, Call
-from verification.interleavings.tables import Spot, View
+from verification.interleavings.fixed import NOW, Call
+from verification.interleavings.view import Spot, View
 
 __all__ = ["Counts", "Course", "Stand", "place_of", "say_stand"]
 

@@ -9,10 +9,10 @@ from typing import Final
 from zlib import crc32
 
 from verification.interleavings.bench import BURNED, Bench, Trial
-from verification.interleavings.calls import KEYS, Call
+from verification.interleavings.fixed import KEYS, Call
 from verification.interleavings.promises import doubled
 from verification.interleavings.story import Breach, Next, Story, runs
-from verification.interleavings.tables import view
+from verification.interleavings.view import view
 from verification.interleavings.world import State, Tried, World
 
 __all__ = ["Explorer", "Share", "digest"]

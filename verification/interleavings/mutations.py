@@ -3,46 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from qworker.engine.scripts import load_script
+from verification.interleavings.flow_mutations import FLOW_MUTATIONS
+from verification.interleavings.mutation import SETTLES, Mutation
 from verification.interleavings.world import World
 from verification.interleavings.worlds import world_of
 
 __all__ = ["MUTATIONS", "Mutation", "made"]
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """A defect: `edits` are (text of a script, what stands there instead); and the world that shows it."""
-
-    about: str
-    world: str
-    scripts: tuple[str, ...] = ()
-    edits: tuple[tuple[str, str], ...] = ()
-    #: Senders forget lane and number when they repeat a call.
-    numberless: bool = False
-
-    def changed(self) -> dict[str, bytes]:
-        """The scripts that differ, as they run."""
-        texts = {}
-        for name in self.scripts:
-            source = load_script(name).source.decode()
-            for old, new in self.edits:
-                assert source.count(old) == 1, f"{name}.lua has {source.count(old)} of {old!r}"
-                source = source.replace(old, new)
-            texts[name] = source.encode()
-        return texts
-
-
-_SETTLES: Final = ("settle", "settle_receive")
-
 MUTATIONS: Final = {
     "ack-unchecked": Mutation(
         "an ack counts whether its receipt is held or not",
         "receipts",
-        _SETTLES,
+        SETTLES,
         (
             (
                 "local held = redis.call('HDEL', lease.key, index)",
@@ -86,7 +61,7 @@ MUTATIONS: Final = {
     "settle-whole": Mutation(
         "an ack of some messages of a lease acks them all",
         "receipts",
-        _SETTLES,
+        SETTLES,
         (
             (
                 "local held = redis.call('HDEL', lease.key, index)",
@@ -101,7 +76,7 @@ MUTATIONS: Final = {
     "settle-ignores-parts": Mutation(
         "outcomes of a part of a lease are counted as done, and not applied",
         "parts",
-        _SETTLES,
+        SETTLES,
         (
             (
                 "acked = acked + take_out_of(lease.key, lease.acks)",
@@ -158,7 +133,7 @@ MUTATIONS: Final = {
     "settle-source-first": Mutation(
         "messages leave their lease before they are written elsewhere",
         "halfway",
-        _SETTLES,
+        SETTLES,
         (
             (
                 "  local rung = write_places(to, later)\n"
@@ -170,6 +145,7 @@ MUTATIONS: Final = {
             ),
         ),
     ),
+    **FLOW_MUTATIONS,
 }
 
 

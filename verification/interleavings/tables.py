@@ -10,26 +10,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from qworker.wire.envelope import Envelope
-from verification.interleavings.calls import KEYS, NOW
+from verification.interleavings.fixed import KEYS, NOW
 
-__all__ = ["BASE", "Spot", "View", "Written", "normal", "renamed", "shifted", "view"]
+__all__ = [
+    "BASE",
+    "LANE",
+    "NEVER_MS",
+    "Written",
+    "held",
+    "normal",
+    "numbers_of",
+    "pairs",
+    "renamed",
+    "rows_of",
+    "shifted",
+]
 
 BASE: Final = KEYS.meta.removesuffix("meta")
 
 #: Rules look back three ticks (3 s), and the clock steps back at most 2 s: what is older only has its order.
 _LONG_AGO_MS: Final = 6000
 #: Times that mean "never" and not a time: they do not move.
-_NEVER_MS: Final = 2**53
+NEVER_MS: Final = 2**53
 #: Counters that say what is there, and times: part of the state.
-_STANDING: Final = {"stored", "unacked", "reaped_ms", "gap_from_ms", "gap_until_ms"}
+_STANDING: Final = {
+    *("stored", "unacked", "reaped_ms", "gap_from_ms", "gap_until_ms"),
+    "dead_of_groups",  # a drop reads dead letters where there were such
+}
 #: Before a lane that stands among the counters.
-_LANE: Final = "lane:"
+LANE: Final = "lane:"
 #: Attributes that no script reads.
 _DATES: Final = {"created_ms", "modified_ms"}
 #: Entry ids of dead letters count on from here, so that none is ever used again.
@@ -52,104 +66,6 @@ class Written(NamedTuple):
     rung: int
 
 
-class Spot(NamedTuple):
-    """Where a message stands, and its counts. `at` is its index in a lease, else ''."""
-
-    place: str
-    at: str
-    receives: int
-    nacks: int
-    timeouts: int
-    shared: int
-
-    @property
-    def counts(self) -> tuple[int, int, int, int]:
-        """Receives, nacks, timeouts, shared."""
-        return (self.receives, self.nacks, self.timeouts, self.shared)
-
-
-class View:
-    """A queue as the promises speak of it."""
-
-    def __init__(self, table: bytes) -> None:
-        rows = _rows(table)
-        self.table = table
-        #: Each message at each place where it stands; one, if all is well.
-        self.spots: dict[str, list[Spot]] = {}
-        self.order: dict[str, list[str]] = {}
-        self.leases: dict[str, dict[str, str]] = {}
-        self.expiries: dict[str, int] = {}
-        self.keys_held: dict[str, str] = {}
-        self.dead_letters: dict[str, str] = {}
-        self.due: dict[str, int] = {}
-        for part, (kind, content) in rows.items():
-            self._read(part, kind, content)
-        self.deadlines = _numbers(rows.get("unacked", ("", []))[1])
-        self.cancelled = _numbers(rows.get("cancelled", ("", []))[1])
-        self.meta: dict[str, str] = _pairs(rows.get("meta", ("", []))[1])
-        stats = _pairs(rows.get("stats", ("", []))[1])
-        lanes = _pairs(rows.get("producers", ("", []))[1])
-        lanes |= {
-            name.removeprefix(_LANE): known
-            for name, known in stats.items()
-            if name.startswith(_LANE)
-        }
-        self.lanes = {lane: int(known.split(" ")[0]) for lane, known in lanes.items()}
-        #: unique key → (message id, until)
-        self.unique: dict[str, tuple[str, int]] = {}
-        for key, held in _pairs(rows.get("unique", ("", []))[1]).items():
-            holder, until_ms = held.split(" ")
-            self.unique[key] = (holder, int(until_ms))
-        self.stats = {
-            name: int(value) for name, value in stats.items() if not name.startswith(_LANE)
-        }
-        self.fired = int(_pairs(rows.get("schedules", ("", []))[1]).get("s:fired", -1))
-
-    def _read(self, part: str, kind: str, content: list[Any]) -> None:
-        if part == "suspect" or part.startswith("ready"):
-            self.order[part] = [self._stand(item, part) for item in content]
-        elif part == "delayed":
-            for item, due in zip(content[::2], content[1::2], strict=True):
-                self.due[self._stand(item, part)] = int(due)
-        elif part.startswith("lease:"):
-            held = _held(content)
-            self.leases[part[6:]] = {
-                index: self._stand(item, part, index) for index, item in held.items()
-            }
-        elif part == "dead":
-            for entry, fields in content[1:]:
-                self.dead_letters[self._stand(_pairs(fields)["envelope"], part)] = entry
-
-    def _stand(self, item: str, place: str, at: str = "") -> str:
-        envelope = Envelope.parse(item.encode())
-        assert envelope is not None, item
-        counts = (envelope.receives, envelope.nacks, envelope.timeouts, envelope.shared)
-        self.spots.setdefault(envelope.id, []).append(Spot(place, at, *counts))
-        if "x" in envelope.flags:
-            self.expiries[envelope.id] = int(envelope.flags["x"])
-        if "u" in envelope.flags:
-            self.keys_held[envelope.id] = envelope.flags["u"]
-        return envelope.id
-
-    @cached_property
-    def is_waiting(self) -> bool:
-        """Whether anything is going to happen by itself at a time to come."""
-        ahead = [*self.deadlines.values(), *self.due.values(), *self.expiries.values()]
-        ahead += [until_ms for _, until_ms in self.unique.values()]
-        return any(NOW < at < _NEVER_MS for at in [*ahead, *self.cancelled.values()])
-
-    @property
-    def paused_out(self) -> bool:
-        """Whether nothing is delivered."""
-        return self.meta.get("paused", "") in ("out", "all")
-
-
-@lru_cache(maxsize=200_000)
-def view(table: bytes) -> View:
-    """The view of a table."""
-    return View(table)
-
-
 def normal(dumped: bytes, before: bytes) -> Written:
     """Bring what stands in Redis after a call into the normal form; `before` is the table that it began with."""
     rows: Rows = {}
@@ -160,8 +76,8 @@ def normal(dumped: bytes, before: bytes) -> Written:
         if part == "wake":
             rung = len(content)
         elif part == "stats":
-            fields = _pairs(content)
-            lanes = {name: value for name, value in fields.items() if name.startswith(_LANE)}
+            fields = pairs(content)
+            lanes = {name: value for name, value in fields.items() if name.startswith(LANE)}
             counted = {
                 name: int(value)
                 for name, value in fields.items()
@@ -185,13 +101,21 @@ def _normal_content(part: str, kind: str, content: list[Any], before: bytes) -> 
     if part.startswith("lease:"):
         return _flat(_each(content, _normal_item))
     if part == "producers":
-        return _flat({lane: _undated(known) for lane, known in _pairs(content).items()})
+        return _flat({lane: _undated(known) for lane, known in pairs(content).items()})
     if part == "dead":
         return _normal_dead_letters(content, before)
+    if part.startswith("out:"):
+        # What is added has a greater number than all that ever were there: only those that are count.
+        return [content[-1][0] if len(content) > 1 else "1-1", *content[1:]]
+    if part.startswith("run:"):
+        fields = pairs(content)
+        if fields.get("@parked", "").startswith("q1 "):
+            fields["@parked"] = _normal_item(fields["@parked"])
+        return _flat(fields)
     if part == "meta":
-        words = _pairs(content)
+        words = pairs(content)
         return _flat({name: words[name] for name in words if name not in _DATES})
-    return _flat(_pairs(content)) if kind == "hash" else content
+    return _flat(pairs(content)) if kind == "hash" else content
 
 
 def _undated(known: str) -> str:
@@ -201,12 +125,12 @@ def _undated(known: str) -> str:
 
 def _normal_dead_letters(content: list[Any], before: bytes) -> list[Any]:
     """Number the entries that were added, behind all that ever were."""
-    old = _rows(before).get("dead", ("", [f"{_FIRST_ENTRY_MS}-0"]))[1]
+    old = rows_of(before).get("dead", ("", [f"{_FIRST_ENTRY_MS}-0"]))[1]
     last = int(old[0].partition("-")[2])
     known = {entry for entry, _ in old[1:]}
     dead_letters = []
     for entry, fields in content[1:]:
-        words = _pairs(fields)
+        words = pairs(fields)
         if entry not in known:
             last += 1
             entry = f"{_FIRST_ENTRY_MS}-{last}"
@@ -226,13 +150,13 @@ def _normal_item(item: str) -> str:
 @lru_cache(maxsize=200_000)
 def shifted(table: bytes, step_ms: int) -> bytes:
     """The queue after a step of the clock: all times are that much further back."""
-    rows = _rows(table)
+    rows = rows_of(table)
     times = sorted({at - step_ms for at in _times(rows) if at - step_ms < NOW - _LONG_AGO_MS})
     long_ago = {at: NOW - _LONG_AGO_MS - rank for rank, at in enumerate(reversed(times), 1)}
 
     def moved(text: str) -> str:
         at = int(text)
-        return text if at >= _NEVER_MS else str(long_ago.get(at - step_ms, at - step_ms))
+        return text if at >= NEVER_MS else str(long_ago.get(at - step_ms, at - step_ms))
 
     return _table(_with_times(rows, moved))
 
@@ -242,11 +166,11 @@ def renamed(table: bytes, names: tuple[tuple[str, str], ...]) -> bytes:
     """The queue with other names for leases: (old, new) …"""
     new = dict(names)
     rows: Rows = {}
-    for part, (kind, content) in _rows(table).items():
+    for part, (kind, content) in rows_of(table).items():
         if part.startswith("lease:"):
             rows["lease:" + new.get(part[6:], part[6:])] = (kind, content)
         elif part == "unacked":
-            deadlines = [(at, new.get(name, name)) for name, at in _numbers(content).items()]
+            deadlines = [(at, new.get(name, name)) for name, at in numbers_of(content).items()]
             rows[part] = (kind, [w for at, name in sorted(deadlines) for w in (name, str(at))])
         else:
             rows[part] = (kind, content)
@@ -283,22 +207,22 @@ def _with_times(rows: Rows, change: Callable[[str], str]) -> Rows:
         elif part.startswith("lease:"):
             made = _flat(_each(content, item))
         elif part == "stats":
-            stats = _pairs(content)
+            stats = pairs(content)
             made = _flat({k: change(v) if k.endswith("_ms") else v for k, v in stats.items()})
         elif part == "unique":
-            held = {key: value.split(" ") for key, value in _pairs(content).items()}
-            made = _flat({key: f"{name} {change(at)}" for key, (name, at) in held.items()})
+            holders = {key: value.split(" ") for key, value in pairs(content).items()}
+            made = _flat({key: f"{name} {change(at)}" for key, (name, at) in holders.items()})
         elif part == "dead":
             made = [content[0]]
             for entry, fields in content[1:]:
-                words = _pairs(fields)
+                words = pairs(fields)
                 words["envelope"] = item(words["envelope"])
                 made.append([entry, [word for pair in words.items() for word in pair]])
         changed[part] = (kind, made)
     return changed
 
 
-def _rows(table: bytes) -> Rows:
+def rows_of(table: bytes) -> Rows:
     return {part: (kind, content) for part, kind, content in msgspec.msgpack.decode(table)}
 
 
@@ -307,20 +231,20 @@ def _table(rows: Rows) -> bytes:
     return msgspec.msgpack.encode(ordered)
 
 
-def _pairs(flat: list[Any]) -> dict[str, Any]:
+def pairs(flat: list[Any]) -> dict[str, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _held(lease: list[Any]) -> dict[str, str]:
+def held(lease: list[Any]) -> dict[str, str]:
     """Index → item of a lease of either shape."""
     if lease[0] == "batch":
         return {str(number): item for number, item in enumerate(lease[1], 1)}
-    return _pairs(lease)
+    return pairs(lease)
 
 
 def _each(lease: list[Any], change: Callable[[str], str]) -> dict[str, Any]:
     """The fields of a lease with each item changed."""
-    fields = _pairs(lease)
+    fields = pairs(lease)
     if "batch" in fields:
         return {"batch": [change(item) for item in fields["batch"]]}
     return {index: change(item) for index, item in fields.items()}
@@ -330,5 +254,5 @@ def _flat(words: dict[str, Any]) -> list[Any]:
     return [word for name in sorted(words) for word in (name, words[name])]
 
 
-def _numbers(flat: list[Any]) -> dict[str, int]:
-    return {name: int(float(value)) for name, value in _pairs(flat).items()}
+def numbers_of(flat: list[Any]) -> dict[str, int]:
+    return {name: int(float(value)) for name, value in pairs(flat).items()}

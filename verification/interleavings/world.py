@@ -29,10 +29,11 @@ from verification.interleavings.actors import (
     Step,
 )
 from verification.interleavings.bench import Bench, Outcome, Refused, Trial
-from verification.interleavings.calls import NOW, Call
 from verification.interleavings.consumers import Once
+from verification.interleavings.fixed import NOW, Call
 from verification.interleavings.promises import breach
-from verification.interleavings.tables import renamed, shifted, view
+from verification.interleavings.tables import renamed, shifted
+from verification.interleavings.view import view
 
 __all__ = ["After", "Clients", "State", "Tried", "World"]
 

@@ -16,6 +16,7 @@ from verification.interleavings.actors import (
     Sender,
 )
 from verification.interleavings.consumers import Claimer, Consumer, Once
+from verification.interleavings.flow_worlds import FLOW_WORLDS
 from verification.interleavings.world import World
 
 __all__ = ["ENDLESS", "WORLDS", "world_of"]
@@ -277,6 +278,7 @@ WORLDS: Final[dict[str, Callable[..., World]]] = {
     "pauses": _pauses,
     "schedules": _schedules,
     "halfway": _halfway,
+    **FLOW_WORLDS,
     "everything": _everything,
 }
 #: Worlds too large to be seen to their end → seconds that they are given.

@@ -79,7 +79,7 @@ class Gather:
         opened, groups = self._opened
         yield from check_limits(opened, groups, [refs[name] for name in opened.sizes])
         keys, queue = self._steps.keys, refs[self._steps.keys.name]
-        yield from begin_group(queue, opened, shard=keys.shard, run_id=self._steps.id)
+        yield from begin_group(queue, opened, shard=keys.shard, run=self._steps.waiting)
 
     def queues(self) -> list[str]:
         """Name the queues of the calls, and that of the run."""

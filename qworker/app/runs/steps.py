@@ -13,6 +13,7 @@ import msgspec
 from qworker.app.control import Interrupted, Parked
 from qworker.app.runs.items import current_item
 from qworker.durations import Duration, duration_ms
+from qworker.engine.calls import Waiting
 from qworker.engine.run import Position, Step, keep_position, recall_steps, record_step
 from qworker.errors import (
     InvalidNameError,
@@ -103,6 +104,11 @@ class Steps:
     def loop_limit(self) -> int | None:
         """Items after which a loop is interrupted, in tests."""
         return self._app.loop_limit
+
+    @property
+    def waiting(self) -> Waiting:
+        """The run, and its delivery, for a group of calls that it waits for."""
+        return Waiting(self.id, self._delivery.lease.id, self._delivery.index)
 
     @property
     def lost(self) -> bool:

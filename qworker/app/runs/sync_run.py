@@ -164,7 +164,8 @@ class SyncRun(RunBase):
         The function ends here as in `sleep`. A second gather is numbered, as steps are.
 
         Raises `InvalidOptionError`, `NoResultError`, `BodyTooLargeError`, `InvalidResultError`, `ProtectionError`,
-        `ServerError`, and `ResultUnknownError` if Redis has lost the values.
+        `ServerError`, `LeaseLostError` if another worker may have the run, and `ResultUnknownError` if Redis has lost
+        the values.
         """
         gather = self._gathering(calls, name, policy)
         steps = self._steps

@@ -7,6 +7,7 @@
 -- KEYS[4]    join HASH        see below
 -- KEYS[5]    joins ZSET       group id → when it began, ms: groups of calls that have not ended
 -- KEYS[6-7]  run HASH, runs ZSET   if a run follows the group, see step.lua: `@joins` are the ids of groups that end with it
+-- KEYS[8]    lease HASH       may be left out: of the delivery of that run, which must hold it
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2-3]  lane, number     of the outbox that the call is relayed from, or of the caller: a call that is repeated does nothing
 -- ARGV[4]    spec             MessagePack, see docs/protocol.md: a map of
@@ -18,10 +19,11 @@
 --                  the group | {message id, signal}: a run of this queue that gets this signal
 --   queues         may be left out: names of other queues in which messages of the group may be, at most 1,000
 --   members        a list of {queue, priority, delay ms, ttl ms, head, tail}, or {queue of its callback, id, {specs}} for a group
+-- ARGV[5]    index            of the run in that lease
 -- In join: `0` … → how a member has ended, see gather.lua; @size, @policy, @left (members that it still waits for), @sent (members
 -- that are in outboxes), @queues (where their messages may be), @then or @run, @start, @keep, @made.
--- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, or
---   {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts.
+-- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, {'STALE'} if
+--   the lease does not hold the run, or {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts.
 -- O(m): m members of the call.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -54,7 +56,7 @@ if spec.start and (type(spec.start) ~= 'string' or spec.start == '' or #spec.sta
   return { 'ARG', 'start' }
 end
 if target then
-  refused = broken({ run, 'hash', runs, 'zset' })
+  refused = broken({ run, 'hash', runs, 'zset' }) or KEYS[8] and broken({ KEYS[8], 'hash' })
   if refused then return refused end
   if type(target[1]) ~= 'string' or string.sub(run, -#target[1] - 5) ~= ':run:' .. target[1]
     or type(target[2]) ~= 'string' or not string.find(target[2], '^![%w_.][^%s]*$')
@@ -80,6 +82,9 @@ for i, member in ipairs(spec.members) do
     return { 'ARG', 'member ' .. i }
   end
 end
+-- A delivery that was given up begins nothing: its run may have ended. Messages that share the field batch are all held.
+local held = not KEYS[8] or redis.call('HEXISTS', KEYS[8], ARGV[5]) == 1 or redis.call('HEXISTS', KEYS[8], 'batch') == 1
+if not held then return { 'STALE' } end
 local found = redis.call('HMGET', join, '@sent', '@start', '@queues')
 local sent, last = tonumber(found[1]), tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
 local start = spec.start or ''
