@@ -23,6 +23,7 @@ __all__ = [
     "repair_counters",
     "repair_groups",
     "repair_item",
+    "repair_join",
     "repair_key",
     "repair_lane",
     "repair_lease",
@@ -174,6 +175,31 @@ def repair_unique(
         words += (key, value)
     return Command(
         load_script("repair_unique"), standard_keys(keys, *lease_ids), tuple(words), decode
+    )
+
+
+def repair_join(
+    keys: QueueKeys,
+    group_ids: Sequence[bytes],
+    lease_ids: Sequence[str],
+    *,
+    repair: bool,
+    keep_ms: int = 86_400_000,
+) -> Command[tuple[str, list[str]]]:
+    """Check groups of calls; `lease_ids` are all leases. Returns why it could not be checked, or what is wrong of each.
+
+    Missing, unlisted, listed or left, see the script; empty if nothing is. `keep_ms` as of `repair_run`.
+    """
+
+    def decode(reply: Any) -> tuple[str, list[str]]:
+        _, _, why, *problems = accepted(reply, keys.queue)
+        return why.decode(), [problem.decode() for problem in problems]
+
+    return Command(
+        load_script("repair_join"),
+        standard_keys(keys, *lease_ids),
+        ("", int(repair), keep_ms, *group_ids),
+        decode,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.queue_ref import QueueRef
+from qworker.fsck.calls import check_calls, check_joins
 from qworker.fsck.counters import check_counters, check_lanes, check_uniques, is_queue
 from qworker.fsck.damage import Damage, Kind
 from qworker.fsck.groups import check_groups
@@ -40,6 +41,8 @@ class Survey:
         self.leases: dict[str, list[bytes]] = {}
         #: Queue → destinations of its outboxes.
         self.outboxes: dict[str, list[bytes]] = {}
+        #: Queue → its groups of calls.
+        self.joins: dict[str, list[bytes]] = {}
 
     @property
     def queues(self) -> set[str]:
@@ -69,6 +72,8 @@ def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> Survey
             if part.startswith(b"out:"):
                 surveyed.outboxes.setdefault(text, []).append(part.removeprefix(b"out:"))
                 continue
+            if part.startswith(b"join:"):
+                surveyed.joins.setdefault(text, []).append(part.removeprefix(b"join:"))
             leases = surveyed.leases.setdefault(text, [])
             if part.startswith(b"lease:"):
                 leases.append(part.removeprefix(b"lease:"))
@@ -98,9 +103,13 @@ def check(
     for name in sorted(surveyed.queues | set(queues)):
         keys, leases = QueueKeys(namespace, name), surveyed.leases.get(name, [])
         yield from check_queue(client, keys, leases, repair=repair, on_progress=on_progress)
+        yield from check_joins(client, keys, surveyed.joins.get(name, ()), repair=repair)
     for name, destinations in sorted(surveyed.outboxes.items()):
         keys = QueueKeys(namespace, name)
         yield from check_outboxes(client, keys, sorted({*destinations}), repair=repair)
+    if not queues:
+        every = [QueueKeys(namespace, name) for name in sorted(surveyed.queues)]
+        yield from check_calls(client, every, surveyed.outboxes, repair=repair)
 
 
 def check_queue(

@@ -32,6 +32,9 @@ class Kind(Enum):
     GROUP = "group"
     SHARE = "share"
     RUN = "lost run"
+    CALLS = "group of calls"
+    LOST_CALL = "lost call"
+    UNTOLD_CALL = "untold call"
     OUTBOX = "lost outbox"
     UNREGISTERED = "unregistered"
     BAD_NAME = "bad name"
@@ -78,6 +81,18 @@ REMEDIES: Final = {
     Kind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",
         "start the run again under another id; find out what took its message (an ack without complete, a failover)",
+    ),
+    Kind.CALLS: Remedy(
+        "list it, or end it: waits for its callback are told that it was discarded, and values go",
+        "qworker calls ls QUEUE",
+    ),
+    Kind.LOST_CALL: Remedy(
+        "count these calls as discarded, so that the group goes on by its policy",
+        "find out what took their messages (an ack without complete, a failover, a DEL)",
+    ),
+    Kind.UNTOLD_CALL: Remedy(
+        "count them as dead, so that the group goes on by its policy",
+        "check for missing rights (qworker acl); qworker calls ls QUEUE",
     ),
     Kind.OUTBOX: Remedy("list it, so that a reaper relays it"),
     Kind.UNREGISTERED: Remedy("write the queue into the index"),

@@ -19,10 +19,15 @@ _STARTS_MS: Final = 60_000
 
 
 def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
-    """Name queues whose callbacks wait for dead letters, or for calls that were never sent. O(n) of their groups."""
+    """Name queues whose callbacks wait for dead letters, or for calls that were never sent or are gone.
+
+    O(n) of their groups. That calls are gone is seen only where nothing is left at all; `qworker fsck` finds each.
+    """
     blocked: dict[str, int] = {}
     partly: dict[str, int] = {}
+    gone: dict[str, int] = {}
     dead = ""
+    nothing_left = not any(_holds_any(queue) for queue in queues.values())
     for name, queue in queues.items():
         # A group puts its calls into outboxes of this queue.
         if "followed" not in queue.stats:
@@ -34,12 +39,22 @@ def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Fi
                 dead = dead or group.id
             elif group.state == "starting" and age_ms > _STARTS_MS:
                 partly[name] = partly.get(name, 0) + 1
+            elif group.state == "running" and age_ms > _STARTS_MS and nothing_left:
+                gone[name] = gone.get(name, 0) + 1
     if blocked:
         yield Finding(
             "calls.blocked",
             Status.WARNING,
             "groups of calls wait for dead letters to be redriven: " + counted(blocked),
             f"see which by qworker calls show {dead}; redrive or drop them, or end it: qworker calls abandon {dead}",
+        )
+    if gone and not any(access.queues.get(name).outboxes() for name in queues):
+        yield Finding(
+            "calls.gone",
+            Status.PROBLEM,
+            "groups of calls wait, and no queue has a message, so their calls are gone: "
+            + counted(gone),
+            "check for deleted keys or a failover; qworker fsck --repair counts such calls as discarded",
         )
     if partly:
         worst = max(partly, key=lambda name: partly[name])
@@ -50,3 +65,9 @@ def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Fi
             + counted(partly),
             f"start them again with the same id, or end them: qworker calls ls {worst}, qworker calls abandon ID",
         )
+
+
+def _holds_any(queue: Inspection) -> bool:
+    """Whether a queue holds a message, or may."""
+    waiting = sum(queue.ready_by_priority) + queue.suspect + queue.delayed + queue.leases
+    return bool(waiting or queue.dead or queue.unread)

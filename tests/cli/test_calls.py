@@ -99,3 +99,20 @@ def test_doctor_names_groups_that_wait_for_an_operator(run: Any, app: QWorker) -
     app.client.ask("HSET", join, "@sent", 1, "@made", 1)
     assert "started in part" in run("doctor").out
     assert "start it again with its id" in run("calls", "show", handle.id).out
+
+
+def test_doctor_and_fsck_name_groups_whose_calls_are_gone(run: Any, app: QWorker) -> None:
+    """Both say what is stuck and what to do; a repair lets the group go on."""
+    handle = start(app)
+    keys = app.queue("urls").keys
+    app.client.ask("HSET", app.queue("web").keys.join(handle.id), "@made", 1)
+    app.client.ask("DEL", keys.ready[0])
+    app.client.ask("HDEL", keys.stats, "stored")
+    told = run("doctor").out
+    assert "no queue has a message, so their calls are gone: web 1" in told
+    assert "qworker fsck --repair counts such calls as discarded" in told
+    found = run("fsck")
+    assert (found.code, "lost call" in found.out) == (3, True)
+    assert f"calls {handle.id}" in found.out
+    run("fsck", "--repair", "--yes")
+    assert "so their calls are gone" not in run("doctor").out

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from qworker.fsck.damage import Kind
 from qworker.wire.keys import queues_key
 from tests.lua.drive import NOW, Drive, own
 
-__all__ = ["DAMAGES", "fill"]
+__all__ = ["DAMAGES", "begin", "fill"]
 
 DAY_MS = 86_400_000
 
@@ -33,6 +35,14 @@ def fill(drive: Drive) -> set[str]:
     )
     drive.redis.hset(drive.keys.unique, "key", f"b1 {NOW * 10**7}")
     return {"a1", "a2", "a3", "b1", "b2", "b3", "p1", "d1", "d2", "x1", "s1", "e1"}
+
+
+def begin(drive: Drive, group: str) -> None:
+    """Keep a group of one call, which began long ago and is not sent."""
+    packed = msgspec.msgpack.encode([0, "", "", f"q1 {group} ", "\nx"])
+    about = {"@size": 1, "@policy": "all", "@left": 1, "@made": 1, "@sent": 0, "@then": packed}
+    drive.redis.hset(drive.keys.join(group), mapping=about)
+    drive.redis.zadd(drive.keys.joins, {group: 1})
 
 
 def _restore(drive: Drive, key: str, dumped: bytes) -> None:
@@ -227,6 +237,38 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
     "a run whose message is gone": (
         lambda d: d.redis.zadd(d.keys.runs, {"gone": 1}),
         [Kind.RUN],
+    ),
+    "a group of calls whose state is gone": (
+        lambda d: d.redis.zadd(d.keys.joins, {"gone": 1}),
+        [Kind.CALLS],
+    ),
+    "a group of calls that is not listed": (
+        lambda d: (begin(d, "g"), d.redis.zrem(d.keys.joins, "g")),
+        [Kind.CALLS],
+    ),
+    "a group of calls that is decided, and listed": (
+        lambda d: (begin(d, "b1"), d.redis.hset(d.keys.join("b1"), "@over", 1)),
+        [Kind.CALLS],
+    ),
+    "values for a callback that has ended": (
+        lambda d: (
+            begin(d, "g"),
+            d.redis.hset(d.keys.join("g"), "@over", 1),
+            d.redis.zrem(d.keys.joins, "g"),
+        ),
+        [Kind.CALLS],
+    ),
+    "a call that is gone": (
+        lambda d: (begin(d, "g"), d.redis.hset(d.keys.join("g"), "@sent", 1)),
+        [Kind.LOST_CALL],
+    ),
+    "a call that died, of which its group was not told": (
+        lambda d: (
+            begin(d, "h"),
+            d.redis.hset(d.keys.join("h"), "@sent", 1),
+            d.redis.xadd(d.keys.dead, {"envelope": own("h.0"), "reason": "rejected"}),
+        ),
+        [Kind.UNTOLD_CALL],
     ),
     "an outbox that is not listed": (
         lambda d: d.redis.xadd(

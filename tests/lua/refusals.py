@@ -855,6 +855,13 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         parts=[*_EVERY_LEVEL, "lease:L"],
         calls=lambda drive, call: [call.only(6)],
     ),
+    "repair_join": Refusals(
+        _received("L", words=(NOW, 1, 60_000, "gone")),
+        parts=[*_EVERY_LEVEL, "lease:L", "runs", "joins"],
+        words={3: [*BAD_NUMBERS, 0, 2_592_000_001]},
+        calls=lambda drive, call: [call.only(3), call.more(*["id"] * 100)],
+        largest=lambda drive, call: [call.more(*["id"] * 99)],
+    ),
     "repair_run": Refusals(
         _received("L", words=(NOW, 1, 60_000, "gone")),
         parts=[*_EVERY_LEVEL, "lease:L", "runs"],

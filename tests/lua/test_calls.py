@@ -17,9 +17,9 @@ from qworker.engine.command import Command
 from qworker.engine.outbox import Page, forward
 from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes, member_effect
-from qworker.errors import LeaseLostError
+from qworker.errors import AccessDeniedError, LeaseLostError
 from qworker.wire.calls import MemberCall, Policy, Spec, lane_of, write_spec
-from tests.lua.drive import NOW, Drive, own
+from tests.lua.drive import NOW, Drive, deny, guarded, own
 
 LANE = "out-a1"
 OK, DEAD = b"ok\n1", b"dead max_receives ValueError b t g.0\nno"
@@ -203,6 +203,44 @@ def test_a_delivery_in_company_begins_groups(drive: Drive) -> None:
         start(drive, spec_of(1, then=None, run=("r", "!g")), run=Waiting("r", "L", "1"))
 
 
+@pytest.mark.bad_input(
+    "server: a right that is taken away before the end that decides a group of calls is counted"
+)
+@pytest.mark.parametrize("command", ["hset", "rpush", "zrem"])
+def test_an_end_is_counted_as_a_whole_or_not_at_all(command: str) -> None:
+    """Counted by half it would not be counted again, and the callback would never be sent."""
+    with guarded() as drive:
+        start(drive, spec_of(1))
+        before = drive.state()
+        deny(drive, command)
+        with pytest.raises(AccessDeniedError, match="may not write"):
+            count(drive, (0, OK))
+        assert drive.state() == before
+        drive.redis.execute_command("ACL", "SETUSER", "u", f"+{command}")
+        count(drive, (0, OK))
+        assert ready(drive) == ["done"]
+
+
+@pytest.mark.bad_input("server: a right that is taken away before a signal wakes a run")
+@pytest.mark.parametrize("command", ["hdel", "rpush", "zrem"])
+def test_a_run_is_woken_as_a_whole_or_not_at_all(command: str) -> None:
+    """Woken by half it would wait for ever."""
+    with guarded() as drive:
+        drive.send("r", flags={"c": "1", "r": "1000"})
+        drive.receive("L")
+        parked = Outcomes("L")
+        parked.park(0, None, "~wait:go", "!go")
+        drive.settle(parked)
+        before = drive.state()
+        deny(drive, command)
+        with pytest.raises(AccessDeniedError, match="may not write"):
+            drive.run(signal_run(drive.keys, "r", "!go", b"\n1", now_ms=NOW))
+        assert drive.state() == before
+        drive.redis.execute_command("ACL", "SETUSER", "u", f"+{command}")
+        drive.run(signal_run(drive.keys, "r", "!go", b"\n1", now_ms=NOW))
+        assert len(ready(drive)) == 1
+
+
 def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:
     """Its group was abandoned; the lane goes on."""
     count(drive, (0, OK))
@@ -220,10 +258,10 @@ def test_an_end_without_its_group_changes_nothing(drive: Drive) -> None:
 
 def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:
     """Which continues with the ends that were counted; later ones are not. A second call changes nothing."""
-    start(drive, spec_of(2, then=None, run=("r", "!gather#1")), run_id="r")
-    count(drive, (0, OK))
     drive.send("r", flags={"c": "1", "r": "1000"})
     drive.receive("L")
+    start(drive, spec_of(2, then=None, run=("r", "!gather#1")), run=Waiting("r", "L", "0"))
+    count(drive, (0, OK))
     parked = Outcomes("L")
     parked.park(0, None, "~gather#1", "!gather#1")
     drive.settle(parked)

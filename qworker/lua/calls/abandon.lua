@@ -32,6 +32,7 @@
 --- include lib/new_messages.lua
 --- include lib/wake_run.lua
 --- include lib/joins.lua
+--- include lib/rights.lua
 
 local WORDS, MAX_GROUPS_OF_CALLS, TOMBSTONE_MS = { [''] = true, purged = true, cancelled = true }, 100, 604800000
 local attributes, refused = read_attributes()
@@ -41,6 +42,11 @@ if refused then return refused end
 local now, words = clock(ARGV[1], meta), ARGV[2]
 if not now or not WORDS[words] then return { 'ARG', 'words' } end
 if #ARGV < 3 or #ARGV > 2 + MAX_GROUPS_OF_CALLS then return { 'ARG', 'group ids' } end
+
+-- A run that is woken by half would not be woken again.
+refused = denied('groups of calls', 'HSET', joins.key('0'), 'h', '') or denied('groups of calls', 'HDEL', joins.key('0'), 'h')
+  or denied('groups of calls', 'ZREM', joins.index(), '') or denied('messages', 'RPUSH', ready(0), '')
+if refused then return refused end
 
 -- The run no longer ends the group when it ends itself.
 local function leave_run(target, id)

@@ -39,6 +39,7 @@
 --- include lib/new_messages.lua
 --- include lib/wake_run.lua
 --- include lib/joins.lua
+--- include lib/rights.lua
 
 local attributes, refused = read_attributes()
 if refused then return refused end
@@ -57,6 +58,12 @@ for at = 4, #ARGV, 4 do
   end
 end
 
+-- An end that is counted by half would not be counted again, and what it decides would never follow.
+local a_join = joins.key('0')
+refused = denied('groups of calls', 'HSET', a_join, 'h', '') or denied('groups of calls', 'HDEL', a_join, 'h')
+  or denied('groups of calls', 'ZREM', joins.index(), '') or denied('messages', 'RPUSH', ready(0), '')
+  or denied('messages', 'ZADD', delayed, '0', '')
+if refused then return refused end
 open_journal(attributes.journal, now)
 local last = lane ~= '' and tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+')) or 0
 local to, amounts, woken, decided = places(attributes.levels), {}, {}, 0

@@ -31,6 +31,7 @@
 
 local meta, stats, producers, join, joins, run, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 --- include lib/outbox.lua
+--- include lib/call_specs.lua
 local MAX_MEMBERS, MAX_KEEP_MS, POLICIES = 10000, 2592000000, { all = true, successes = true, first = true }
 local refused = broken({ meta, 'hash', stats, 'hash', producers, 'hash', joins, 'zset', join, 'hash' })
 if refused then return refused end
@@ -39,16 +40,6 @@ if not now or not number or not string.find(lane, '^out%-%x+$') then return { 'A
 local read, spec = pcall(cmsgpack.unpack, ARGV[4])
 if not read or type(spec) ~= 'table' or type(spec.members) ~= 'table' then return { 'ARG', 'spec' } end
 
-local function is_time(ms)
-  return type(ms) == 'string' and (ms == '' or whole(ms, 0, MAX_MS))
-end
-local function is_queue(name)
-  return type(name) == 'string' and #name <= 64 and string.find(name, '^[a-z0-9][a-z0-9._-]*$')
-end
-local function is_message(priority, delay_ms, ttl_ms, head, tail)
-  return whole(priority, 0, 9) and is_time(delay_ms) and is_time(ttl_ms) and type(head) == 'string' and #head <= 68
-    and string.find(head, '^q1 [%w._-]+ $') and type(tail) == 'string' and string.find(tail, '\n', 1, true)
-end
 local id, size, first, after, target = spec.id, whole(spec.size, 1, MAX_MEMBERS), whole(spec.first, 0, MAX_MEMBERS), spec['then'], spec.run
 if type(id) ~= 'string' or #id > 64 or string.sub(join, -#id - 6) ~= ':join:' .. id then return { 'ARG', 'group id' } end
 if not size or not first or first + #spec.members > size or not POLICIES[spec.policy] then return { 'ARG', 'size' } end
@@ -70,18 +61,8 @@ local queues, others = {}, spec.queues or {}
 if type(others) ~= 'table' or #others > 1000 then return { 'ARG', 'queues' } end
 for _, name in ipairs(others) do queues[is_queue(name) and name or ''] = true end
 if queues[''] then return { 'ARG', 'queues' } end
-for i, member in ipairs(spec.members) do
-  if type(member) ~= 'table' or not is_queue(member[1]) then return { 'ARG', 'member ' .. i } end
-  queues[member[1]] = true
-  if type(member[3]) == 'table' then
-    if type(member[2]) ~= 'string' or #member[3] == 0 then return { 'ARG', 'member ' .. i } end
-    for _, blob in ipairs(member[3]) do
-      if type(blob) ~= 'string' then return { 'ARG', 'member ' .. i } end
-    end
-  elseif not is_message(unpack(member, 2)) then
-    return { 'ARG', 'member ' .. i }
-  end
-end
+local wrong = wrong_member(spec.members, queues)
+if wrong then return { 'ARG', 'member ' .. wrong } end
 -- A delivery that was given up begins nothing: its run may have ended. Messages that share the field batch are all held.
 local held = not KEYS[8] or redis.call('HEXISTS', KEYS[8], ARGV[5]) == 1 or redis.call('HEXISTS', KEYS[8], 'batch') == 1
 if not held then return { 'STALE' } end

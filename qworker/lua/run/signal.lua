@@ -31,6 +31,7 @@
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/wake_run.lua
+--- include lib/rights.lua
 
 local MAX_VALUE = 1114112 -- 1 MiB and what encryption adds
 local attributes, refused = read_attributes()
@@ -42,6 +43,10 @@ local now, id, signal, value = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4]
 if not now or not string.find(id, '^[%w._-]+$') or run ~= run_key(id) then return { 'ARG', 'message id' } end
 if not string.find(signal, '^![%w_.][^%s]*$') or #signal > 128 then return { 'ARG', 'signal' } end
 if not value or value == '' or #value > MAX_VALUE then return { 'ARG', 'value' } end
+-- A run that is woken by half would not be woken again.
+refused = denied('runs', 'HSET', run, 'h', '') or denied('runs', 'HDEL', run, 'h') or denied('messages', 'RPUSH', ready(0), '')
+  or denied('messages', 'ZREM', delayed, '')
+if refused then return refused end
 if not redis.call('ZSCORE', runs, id) then
   if redis.call('EXISTS', run) == 1 then return { 'ENDED' } end
   if ARGV[5] ~= '1' then return { 'UNKNOWN' } end

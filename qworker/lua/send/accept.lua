@@ -64,7 +64,8 @@ if attributes.maxlen > 0 then
 end
 
 -- Messages that are stored without the number of the last one would be stored again.
-refused = denied('messages', 'HSET', producers, lane, '')
+refused = denied('messages', 'HSET', producers, lane, '') or denied('messages', 'RPUSH', ready, '')
+  or denied('messages', 'ZADD', delayed, '0', '')
 if refused then return refused end
 -- Neighbours of the same due time are stored together.
 local first, amounts = 1, { sent = room, stored = room }

@@ -1,0 +1,197 @@
+"""Groups of calls: that they are listed, that what they are for is there, and that each call they wait for is.
+
+The last one takes a walk through every queue, since a call may be a chain that goes through any of them. A message may
+move against the walk, so a call counts as gone only if two walks meet neither it nor its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.client.calls import read_group
+from qworker.client.inspect.walk import SortedSetWalk, StreamWalk
+from qworker.engine.calls import End, count_ends
+from qworker.engine.repair import MAX_PAIRS, repair_join
+from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.reading import Spots, ask, lease_ids
+from qworker.wire.envelope import Envelope
+
+if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
+    from qworker.wire.keys import QueueKeys
+
+__all__ = ["check_calls", "check_joins"]
+
+_MAX_LEASES: Final = 5000
+_ATTEMPTS: Final = 20
+_PAGE: Final = 500
+#: A group that began since then is not looked at: its calls may be anywhere.
+_SETTLED_MS: Final = 60_000
+_WALKS: Final = 2
+#: Calls that are named.
+_NAMED: Final = 10
+_MARKS: Final = re.compile(r"[.-]")
+_PROBLEMS: Final = {
+    "missing": "it is listed, and its state is gone: its callback is not sent, and waits for that do not end",
+    "unlisted": "it waits for calls, and neither doctor nor `qworker calls ls` sees it",
+    "listed": "it is decided, and listed as one that waits for calls",
+    "left": "its callback or its run has ended, and the values of its calls are kept for ever",
+}
+
+
+def check_joins(
+    client: Client, keys: QueueKeys, names: Iterable[bytes], *, repair: bool
+) -> Iterator[Damage | str]:
+    """Check the groups of a queue; `names` are those with a state. Yields a text if that could not be done."""
+    groups = dict.fromkeys(names)
+    for page in SortedSetWalk(keys.joins, _PAGE).pages(client.run):
+        groups |= dict.fromkeys(member for member, _ in page)
+    for first in range(0, len(groups), MAX_PAIRS):
+        some = [*groups][first : first + MAX_PAIRS]
+        why, problems = "busy", list[str]()
+        for _ in range(_ATTEMPTS):
+            leases = lease_ids(client, keys, _MAX_LEASES)
+            if leases is None:
+                break
+            why, problems = client.execute(repair_join(keys, some, leases, repair=repair))
+            if why != "busy":
+                break
+        if why:
+            yield f"{keys.queue}: {len(groups)} groups of calls could not be checked ({why})"
+            return
+        for name, problem in zip(some, problems, strict=True):
+            if problem:
+                where = f"calls {name.decode('utf-8', 'replace')}"
+                yield Damage(keys.queue, Kind.CALLS, where, _PROBLEMS[problem], repair)
+
+
+class _Waiting:
+    """A group, and the calls that it waits for: number → whether its dead letter is counted."""
+
+    def __init__(self, keys: QueueKeys, name: str, members: dict[int, bool]) -> None:
+        self.keys, self.name, self.members = keys, name, members
+
+    def message(self, member: int) -> str:
+        """The id of the message of a call, or what that begins with."""
+        return f"{self.name}.{member}"
+
+
+def check_calls(
+    client: Client,
+    queues: Sequence[QueueKeys],
+    outboxes: Mapping[str, Sequence[bytes]],
+    *,
+    repair: bool,
+) -> Iterator[Damage]:
+    """Check that each call that a group waits for is somewhere in one of all `queues`, or on its way."""
+    waiting = [group for keys in queues for group in _groups(client, keys)]
+    dead: set[str] = set()
+    for _ in range(_WALKS):
+        if not waiting:
+            return
+        there, dead = _there(client, queues, outboxes, waiting)
+        for group in waiting:
+            for member, counted in [*group.members.items()]:
+                name = group.message(member)
+                if name in there or (counted and name in dead):
+                    del group.members[member]
+        waiting = [group for group in waiting if group.members]
+    for group in waiting:
+        still = _awaited(client, group.keys, group.name)
+        lost = [n for n, counted in group.members.items() if still.get(n) is counted]
+        ended = [n for n in lost if group.message(n) in dead]
+        gone = [n for n in lost if n not in ended]
+        where = f"calls {group.name}"
+        if gone:
+            if repair:
+                _count(client, group, gone, b"discarded")
+            text = (
+                f"it waits for {_named(gone)} whose messages are gone, so its callback is not sent"
+            )
+            yield Damage(group.keys.queue, Kind.LOST_CALL, where, text, repair)
+        if ended:
+            if repair:
+                _count(client, group, ended, b"dead untold -\n")
+            text = f"it waits for {_named(ended)} and was not told that they are dead letters"
+            yield Damage(group.keys.queue, Kind.UNTOLD_CALL, where, text, repair)
+
+
+def _named(members: Sequence[int]) -> str:
+    some = ", ".join(map(str, members[:_NAMED])) + (", …" if len(members) > _NAMED else "")
+    return f"{len(members):,} calls ({some})"
+
+
+def _groups(client: Client, keys: QueueKeys) -> Iterator[_Waiting]:
+    for page in SortedSetWalk(keys.joins, _PAGE).pages(client.run):
+        for member, _ in page:
+            name = member.decode("utf-8", "replace")
+            if members := _awaited(client, keys, name):
+                yield _Waiting(keys, name, members)
+
+
+def _awaited(client: Client, keys: QueueKeys, name: str) -> dict[int, bool]:
+    """The calls that a group waits for, also those that are dead letters; none of one that is new or starting."""
+    words = ask(client, "HMGET", keys.join(name), "@size", "@sent", "@made", "@dead", "@over")
+    size, sent, made, dead, over = words
+    age_ms = int(ask(client, "TIME")[0]) * 1000 - int(made or 0)
+    if size is None or over is not None or sent != size or age_ms < _SETTLED_MS:
+        return {}
+    state = client.run(read_group(keys, name))
+    if state is None:
+        return {}
+    can_return = {int(number) for number in (dead or b"").split()}
+    return {
+        n: n in can_return for n, ended in enumerate(state.words) if not ended or n in can_return
+    }
+
+
+def _count(client: Client, group: _Waiting, members: Sequence[int], words: bytes) -> None:
+    """Count ends of calls, as their queues would have told them."""
+    for first in range(0, len(members), _PAGE):
+        some = enumerate(members[first : first + _PAGE], 1)
+        ends = [End(number, group.name.encode(), member, words) for number, member in some]
+        client.execute(count_ends(group.keys, "", ends))
+
+
+def _there(
+    client: Client,
+    queues: Sequence[QueueKeys],
+    outboxes: Mapping[str, Sequence[bytes]],
+    waiting: Sequence[_Waiting],
+) -> tuple[set[str], set[str]]:
+    """Find which calls are in a queue or an outbox, or are groups that wait themselves; and which are dead letters."""
+    wanted = {group.message(member) for group in waiting for member in group.members}
+    there: set[str] = set()
+    dead: set[str] = set()
+
+    def note(name: str, found: set[str]) -> None:
+        # A later step of a chain, or a call of a group in the group, has an id that begins with that of the call.
+        begins = [name[: mark.start()] for mark in _MARKS.finditer(name)]
+        found.update(wanted.intersection([*begins, name]))
+
+    for keys in queues:
+        for destination in outboxes.get(keys.queue, ()):
+            for name in _in_outbox(client, keys.outbox(destination.decode("utf-8", "replace"))):
+                note(name, there)
+        for spot in Spots(client, keys):
+            if (envelope := Envelope.parse(spot.item)) is not None:
+                note(envelope.id, dead if spot.place == "dead" else there)
+        for page in SortedSetWalk(keys.joins, _PAGE).pages(client.run):
+            for member, _ in page:
+                note(member.decode("utf-8", "replace"), there)
+    return there, dead
+
+
+def _in_outbox(client: Client, stream: str) -> Iterator[str]:
+    """The messages of an outbox, and those of whose ends it tells."""
+    for page in StreamWalk(stream, _PAGE).pages(client.run):
+        for _, flat in page:
+            fields: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))
+            if b"join" in fields:
+                yield f"{fields[b'join'].decode()}.{fields[b'member'].decode()}"
+            elif b"open" in fields:
+                yield fields[b"open"].decode("utf-8", "replace")
+            elif b"head" in fields:
+                yield fields[b"head"].decode("utf-8", "replace").split(" ")[1]
