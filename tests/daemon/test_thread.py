@@ -16,6 +16,7 @@ from qworker.wire.keys import reapers_key
 from tests import servers
 from tests.consumer.driving import until
 from tests.lua.drive import Drive
+from tests.timing import DEADLINE_S
 
 OpenQueue = Callable[..., Drive]
 
@@ -88,4 +89,4 @@ def test_notices_that_the_server_was_changed(
         until(lambda: reaper.durability is not None and reaper.durability.durable is False)
         assert reaper.refused is None
         assert reaper.alive
-        assert reaper.stop()
+        assert reaper.stop(within_s=DEADLINE_S)

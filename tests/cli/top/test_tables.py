@@ -231,14 +231,19 @@ def test_only_queues_in_sight_are_read_at_every_interval(shop: Shop) -> None:
 
     async def play(here: Seat) -> None:
         await here.sees("Queues 60")
-        room = here.top._grid.room
-        await here.until(lambda: here.top.sampler._viewers)
-        (watched,) = here.top.sampler._viewers
-        assert set(watched) == {row.name for row in here.top._grid.in_sight()}
-        assert len(watched) == room
+
+        def watched() -> list[set[str]]:
+            return [set(names) for names in here.top.sampler._viewers]
+
+        def in_sight() -> set[str]:
+            return {row.name for row in here.top._grid.in_sight()}
+
+        await here.until(lambda: watched() == [in_sight()])
+        first = in_sight()
+        assert len(first) == here.top._grid.room
         await here.press("end")
-        await here.until(lambda: set(here.top.sampler._viewers[0]).isdisjoint(watched))
-        assert len(here.top.sampler._viewers[0]) == room
+        await here.until(lambda: watched() == [in_sight()] and first.isdisjoint(in_sight()))
+        assert len(in_sight()) == here.top._grid.room
         await here.press("2")
         await here.until(lambda: here.top.sampler._viewers == [])
 
