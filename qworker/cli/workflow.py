@@ -197,11 +197,10 @@ def _what(run: RunStatus) -> str:
     from qworker.client.inspect.runs import is_gather
     from qworker.formats import moment_after
 
-    if run.state == "waiting" and is_gather(run.waits_for):
-        return f"calls of {run.waits_for}"
     if run.state == "waiting":
+        kind = "calls of" if is_gather(run.waits_for) else "signal"
         until = f" until {moment_after(run.due_ms, run.now_ms)}" if run.due_ms else ""
-        return f"signal {run.waits_for}{until}"
+        return f"{kind} {run.waits_for}{until}"
     return moment_after(run.due_ms, run.now_ms) if run.due_ms else ""
 
 

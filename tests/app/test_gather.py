@@ -431,3 +431,54 @@ def test_a_run_is_cancelled_with_its_calls_if_asked(media: Media, calls: bool) -
     with pytest.raises(TaskEndedError, match="cancelled"):
         handle.result(0)
     assert app.queue("default").calls() == []
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_gather_has_a_timeout(media: Media, kind: str) -> None:
+    """Calls that have not ended by then fail, and each later activation sees the same, whatever they come to."""
+    app = media.app
+    seen: list[Any] = []
+    calls = Calls(failures=1)
+
+    def note(values: list[Any]) -> None:
+        seen.append([type(value).__name__ for value in values])
+        calls.fail()
+
+    def heights() -> list[Any]:
+        return [media.transcode.call("a", 1), media.transcode.options(delay="2h").call("a", 2)]
+
+    if kind == "sync":
+
+        @app.workflow(name="publish", retry=Retry.fixed("2h"))
+        def publish(run: SyncRun) -> None:
+            note(run.gather(heights(), timeout="1h", return_exceptions=True))
+            with pytest.raises(TimeoutError, match="3600 s"):
+                run.gather(heights(), timeout="1h")
+
+    else:
+
+        @app.workflow(name="publish", retry=Retry.fixed("2h"))
+        async def apublish(run: Run) -> None:
+            note(await run.gather(heights(), timeout="1h", return_exceptions=True))
+            with pytest.raises(TimeoutError, match="3600 s"):
+                await run.gather(heights(), timeout="1h")
+
+    handle = app.tasks["publish"].start()
+    drain(app, errors="collect")
+    assert handle.result(0) is None
+    assert seen == [["Rendition", "ResultTimeoutError"]] * len(seen)
+    assert len(seen) >= 2
+    assert sorted(media.made) == [1, 1, 2, 2]
+
+
+def test_a_gather_that_ends_in_time_does_not_wait(media: Media) -> None:
+    """Its run continues with the last call."""
+    app = media.app
+
+    @app.workflow
+    def publish(run: SyncRun) -> int:
+        return len(run.gather([media.transcode.call("a", 1)], timeout="1h"))
+
+    handle = publish.start()
+    assert drain(app).waited == "0s"
+    assert handle.result(0) == 1

@@ -15,7 +15,8 @@ from qworker.app.runs.each import check_source
 from qworker.app.runs.gather import Gather, GatherPolicy
 from qworker.app.runs.loops import Loop
 from qworker.app.runs.steps import Steps
-from qworker.durations import Duration
+from qworker.config.kinds import MAX_DELAY_MS
+from qworker.durations import Duration, duration_ms
 from qworker.errors import InvalidNameError, InvalidOptionError, shown
 from qworker.wire.names import check_step_name
 
@@ -86,9 +87,14 @@ class RunBase:
         source = items if key is not None else None
         return Loop(self._steps, check_step_name(name), every, interval, source, key)
 
-    def _gathering(self, calls: Iterable[Any], name: str, policy: GatherPolicy) -> Gather:
+    def _gathering(
+        self, calls: Iterable[Any], name: str, policy: GatherPolicy, timeout: Duration | None
+    ) -> Gather:
         app = cast("TaskApp", self._app)
-        return Gather(self._steps, app, calls, check_step_name(name), policy)
+        timeout_ms = None
+        if timeout is not None:
+            timeout_ms = duration_ms(timeout, "timeout", maximum_ms=MAX_DELAY_MS)
+        return Gather(self._steps, app, calls, check_step_name(name), policy, timeout_ms)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qworker.app.composition import check_limits, check_members, first_steps, sending_of
@@ -10,12 +10,14 @@ from qworker.app.runs.items import current_item
 from qworker.app.sender import Call
 from qworker.app.trace import outgoing
 from qworker.app.work import Work
-from qworker.client.calls import begin_group
+from qworker.client.calls import begin_group, read_group
 from qworker.client.follow import Opened, open_fan
 from qworker.client.steps import Fan, Step, Writer, groups_of
+from qworker.engine.calls import abandon
 from qworker.errors import (
     InvalidOptionError,
     ResultError,
+    ResultTimeoutError,
     ResultUnknownError,
     TaskEndedError,
     TaskFailedError,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from qworker.client.calls import GroupState
     from qworker.client.plan import Plan
     from qworker.client.queue_ref import QueueRef
+    from qworker.engine.run import Recalled
 
 __all__ = ["Gather", "GatherPolicy"]
 
@@ -41,7 +44,13 @@ class Gather:
     """One gather of one activation: the group of its calls, and the signal that wakes the run when they have ended."""
 
     def __init__(
-        self, steps: Steps, app: TaskApp, calls: Iterable[Any], name: str, policy: GatherPolicy
+        self,
+        steps: Steps,
+        app: TaskApp,
+        calls: Iterable[Any],
+        name: str,
+        policy: GatherPolicy,
+        timeout_ms: int | None,
     ) -> None:
         self.members: Sequence[Any] = tuple(calls)
         if policy not in ("all", "successes"):
@@ -60,6 +69,7 @@ class Gather:
         if self.members:
             check_members(self.members, app.namespace)
         self._steps, self._app, self._policy = steps, app, policy
+        self._timeout_ms = timeout_ms
         #: No signal of a user has a # in its name.
         self.signal = "!" + steps.begin_gather(name)
         self._end = f"~{self.signal[1:]}"
@@ -69,35 +79,51 @@ class Gather:
         #: The queue of the run, or its shard.
         self._place = steps.keys.queue
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the group is decided, as far as was read."""
-        return self._steps.has(self.signal)
+    def returned(self, ref_of: Callable[[str], QueueRef], *, raises: bool) -> Plan[list[Any]]:
+        """Return the values; the run is parked until the group is decided, or its time is over.
 
-    def begin(self, refs: dict[str, QueueRef]) -> Plan[None]:
-        """Send the calls; repeated by each activation until the group is decided, and does nothing then."""
-        opened, groups = self._opened
-        yield from check_limits(opened, groups, [refs[name] for name in opened.sizes])
-        keys, queue = self._steps.keys, refs[self._steps.keys.name]
-        yield from begin_group(queue, opened, shard=keys.shard, run=self._steps.waiting)
-
-    def queues(self) -> list[str]:
-        """Name the queues of the calls, and that of the run."""
-        self._opened = self._open()
-        return [*self._opened[0].sizes, self._steps.keys.name]
+        `raises` the first error among them: that of the time, rather one of a call that has ended. `ref_of` opens a
+        queue by its name.
+        """
+        steps = self._steps
+        yield from self._recall(self.signal)
+        if not self.members:
+            return []
+        if self._timeout_ms is not None:
+            yield from self._recall(self._end)
+        if not steps.has(self.signal):
+            yield from self._begin(ref_of)
+            self.park()
+            # What has not ended by now is not waited for by later activations, either.
+            yield abandon(steps.keys, [self.group_id], "cancelled")
+        state = yield from read_group(steps.keys, self.group_id)
+        values = self._values(state)
+        if raises:
+            self._raise_first(values)
+        return values
 
     def park(self) -> None:
-        """Park the run until the group is decided."""
-        self._steps.sleep(self._end, None, self.signal)
+        """Park the run until the group is decided; return once its time is over."""
+        self._steps.sleep(self._end, self._timeout_ms, self.signal)
 
-    def returned(self, state: GroupState | None, *, raises: bool) -> list[Any]:
-        """Return the values; `raises` the first error among them, rather that of a call that has ended."""
-        values = self._values(state)
+    def _recall(self, step: str) -> Plan[None]:
+        if (command := self._steps.unread(step)) is not None:
+            recalled: Recalled = yield command
+            self._steps.learn(recalled)
+
+    def _begin(self, ref_of: Callable[[str], QueueRef]) -> Plan[None]:
+        """Send the calls; repeated by each activation until the group is decided, and does nothing then."""
+        opened, groups = self._open()
+        yield from check_limits(opened, groups, [ref_of(name) for name in opened.sizes])
+        keys = self._steps.keys
+        yield from begin_group(ref_of(keys.name), opened, shard=keys.shard, run=self._steps.waiting)
+
+    def _raise_first(self, values: list[Any]) -> None:
         errors = [value for value in values if isinstance(value, ResultError)]
+        late = [error for error in errors if isinstance(error, ResultTimeoutError)]
         ended = [error for error in errors if getattr(error, "state", "") != _NOT_WAITED_FOR]
-        if raises and errors:
-            raise (ended or errors)[0]
-        return values
+        if errors:
+            raise (late or ended or errors)[0]
 
     def _values(self, state: GroupState | None) -> list[Any]:
         """Return the value of each call, in order, and an error in the place of each that has none."""
@@ -110,6 +136,7 @@ class Gather:
                 f"has {len(self.members):,} calls, and began with {len(state.words):,}",
                 "give it a name= of its own if you change its calls",
             )
+        late_after = self._late_after(state)
         values: list[Any] = []
         for number, words in enumerate(state.words):
             if words.startswith((b"ok\n", b"ok ")):
@@ -118,9 +145,20 @@ class Gather:
                 result_type = self._member_task(number).result_type
                 assert result_type is not None
                 values.append(result_type.decode(value))
+            elif late_after is not None and not words:
+                message_id = f"{self.group_id}.{number}"
+                queue = self._member_task(number).queue
+                values.append(ResultTimeoutError(queue, message_id, late_after))
             else:
                 values.append(self._error(number, words))
         return values
+
+    def _late_after(self, state: GroupState) -> float | None:
+        """Seconds after which its time was over; None if it was decided before."""
+        due_ms = self._steps.due_ms(self._end)
+        if self._timeout_ms is None or due_ms is None or (state.over_ms or 0) < due_ms:
+            return None
+        return self._timeout_ms / 1000
 
     def _member_task(self, number: int) -> Definition[..., Any]:
         member = self.members[number]

@@ -23,15 +23,16 @@ from qworker.app.arguments.results import ResultType
 from qworker.app.functions import is_async
 from qworker.app.runs.base import RunBase
 from qworker.app.runs.each import AsyncEach, keep_behind_async
-from qworker.app.runs.gather import Gather, GatherPolicy
+from qworker.app.runs.gather import GatherPolicy
 from qworker.app.work import Work
-from qworker.client.calls import read_group
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import recall_steps
 from qworker.errors import ResultError
 
 if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
+
     pass
 
 __all__ = ["Run"]
@@ -176,6 +177,7 @@ class Run(RunBase):
         *,
         return_exceptions: Literal[False] = False,
         policy: GatherPolicy = "all",
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> Coroutine[Any, Any, list[T]]: ...
     @overload
@@ -185,6 +187,7 @@ class Run(RunBase):
         /,
         *,
         return_exceptions: Literal[True],
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> Coroutine[Any, Any, list[T | ResultError]]: ...
     def gather(
@@ -194,25 +197,17 @@ class Run(RunBase):
         *,
         return_exceptions: bool = False,
         policy: GatherPolicy = "all",
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> Coroutine[Any, Any, list[Any]]:
         """Make calls side by side, and return their values in order, as `SyncRun.gather` does."""
-        return self._gather(self._gathering(calls, name, policy), raises=not return_exceptions)
+        gather = self._gathering(calls, name, policy, timeout)
+        client = self._app.aqueue(self._steps.keys.name).client
 
-    async def _gather(self, gather: Gather, *, raises: bool) -> list[Any]:
-        steps = self._steps
-        client = self._app.aqueue(steps.keys.name).client
-        if (command := steps.unread(gather.signal)) is not None:
-            steps.learn(await client.execute(command))
-        if not gather.members:
-            return []
-        if not gather.is_over:
-            refs = {name: self._app.aqueue(name).ref for name in gather.queues()}
-            await client.run(gather.begin(refs))
-            gather.park()
-        return gather.returned(
-            await client.run(read_group(steps.keys, gather.group_id)), raises=raises
-        )
+        def ref_of(queue: str) -> QueueRef:
+            return self._app.aqueue(queue).ref
+
+        return client.run(gather.returned(ref_of, raises=not return_exceptions))
 
     async def _keep(self) -> None:
         await keep_behind_async(self._steps, self._app.aqueue(self._steps.keys.name).client)

@@ -165,6 +165,11 @@ class Steps:
         """Whether a step is recorded, as far as was read."""
         return self._read.get(step) is not None
 
+    def due_ms(self, end: str) -> int | None:
+        """Return the time recorded under the name of a sleep or a wait, as far as was read."""
+        stored = self._read.get(end)
+        return None if stored is None else int(stored)
+
     def unread(self, step: str) -> Command[Recalled] | None:
         """Return the command that reads a step, if it was not read yet."""
         if self._whole or step in self._read:
@@ -246,13 +251,12 @@ class Steps:
 
     def sleep(self, name: str, delay_ms: int | None, signal: str = "") -> None:
         """Return once the time recorded under a name is over; until then park the run, first for `delay_ms`."""
-        stored = self._read.get(name)
-        left_ms = delay_ms
-        if stored is not None:
-            left_ms = int(stored) - self.now_ms()
-            if left_ms <= 0:
+        due_ms = self.due_ms(name)
+        if due_ms is not None:
+            delay_ms = due_ms - self.now_ms()
+            if delay_ms <= 0:
                 return
-        self.parked = Parked(left_ms, name, signal, None if self._marked else self._keep_ms)
+        self.parked = Parked(delay_ms, name, signal, None if self._marked else self._keep_ms)
         raise self.parked
 
     def now_ms(self) -> int:

@@ -15,13 +15,14 @@ from qworker.app.runs.base import RunBase
 from qworker.app.runs.each import Each, keep_behind
 from qworker.app.runs.gather import GatherPolicy
 from qworker.app.work import Work
-from qworker.client.calls import read_group
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 from qworker.engine.run import recall_steps
 from qworker.errors import InvalidOptionError, ResultError
 
 if TYPE_CHECKING:
+    from qworker.client.queue_ref import QueueRef
+
     pass
 
 __all__ = ["SyncRun"]
@@ -135,6 +136,7 @@ class SyncRun(RunBase):
         *,
         return_exceptions: Literal[False] = False,
         policy: GatherPolicy = "all",
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> list[T]: ...
     @overload
@@ -144,6 +146,7 @@ class SyncRun(RunBase):
         /,
         *,
         return_exceptions: Literal[True],
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> list[T | ResultError]: ...
     def gather(
@@ -153,6 +156,7 @@ class SyncRun(RunBase):
         *,
         return_exceptions: bool = False,
         policy: GatherPolicy = "all",
+        timeout: Duration | None = None,
         name: str = "gather",
     ) -> list[Any]:
         """Make calls side by side, on any workers, and return their values in order: the run waits without a worker.
@@ -161,25 +165,20 @@ class SyncRun(RunBase):
         whatever happens to the run. When all have ended, the run continues; their values are kept until it ends. Raises
         the first failure in order, `TaskFailedError` or `TaskEndedError`; with `return_exceptions` failures stand in
         the places of values. With policy "successes" the run also waits for dead letters, until they are redriven.
+        `timeout`: calls that have not ended by then fail with `ResultTimeoutError`, which is raised first; they run on.
         The function ends here as in `sleep`. A second gather is numbered, as steps are.
 
         Raises `InvalidOptionError`, `NoResultError`, `BodyTooLargeError`, `InvalidResultError`, `ProtectionError`,
         `ServerError`, `LeaseLostError` if another worker may have the run, and `ResultUnknownError` if Redis has lost
         the values.
         """
-        gather = self._gathering(calls, name, policy)
-        steps = self._steps
-        client = self._app.queue(steps.keys.name).client
-        if (command := steps.unread(gather.signal)) is not None:
-            steps.learn(client.execute(command))
-        if not gather.members:
-            return []
-        if not gather.is_over:
-            refs = {name: self._app.queue(name).ref for name in gather.queues()}
-            client.run(gather.begin(refs))
-            gather.park()
-        state = client.run(read_group(steps.keys, gather.group_id))
-        return gather.returned(state, raises=not return_exceptions)
+        gather = self._gathering(calls, name, policy, timeout)
+        client = self._app.queue(self._steps.keys.name).client
+
+        def ref_of(queue: str) -> QueueRef:
+            return self._app.queue(queue).ref
+
+        return client.run(gather.returned(ref_of, raises=not return_exceptions))
 
     def _keep(self) -> None:
         keep_behind(self._steps, self._app.queue(self._steps.keys.name).client)
