@@ -59,6 +59,8 @@ __all__ = [
 ]
 
 SLOTS = 16384
+#: After which a server that all tests share counts as away, where servers watch each other.
+_PATIENT_MS = 15_000
 #: Whether the server that tests share is a Cluster.
 CLUSTERED = os.environ.get("QWORKER_TEST_SERVER") == "cluster"
 #: What Sentinels call the master.
@@ -422,11 +424,12 @@ def sentinel(
 def shared(engine: str) -> Iterator[str]:
     """Start what QWORKER_TEST_SERVER names (one server, "cluster" or "sentinel"); gives its URL."""
     match os.environ.get("QWORKER_TEST_SERVER"):
+        # No test stops these: a failover would only come of a busy machine, and lose what no replica has yet.
         case "cluster":
-            with cluster(engine) as nodes:
+            with cluster(engine, node_timeout_ms=_PATIENT_MS) as nodes:
                 yield nodes.url
         case "sentinel":
-            with sentinel(engine) as trio:
+            with sentinel(engine, down_after_ms=_PATIENT_MS) as trio:
                 yield trio.url
         case _:
             with start(engine) as server:
