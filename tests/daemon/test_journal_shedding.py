@@ -96,3 +96,24 @@ def test_full_server_sheds() -> None:
             JournalShedding(drive.run, drive.client.factory.masters).check([drive.keys])
             assert is_shed(drive)
             drive.close()
+
+
+def test_the_fullest_server_counts_for_all(queue: Drive) -> None:
+    """Whichever of them it is: their queues are mostly alike."""
+    nodes = [Address("one", 1), Address("two", 2), Address("three", 3)]
+    parts = dict.fromkeys(nodes, 0.1)
+    memory = Memory(queue)
+
+    def execute(command: Command[Any], /) -> Any:
+        if command.node is not None:
+            memory.part = parts[command.node]
+        return memory(command)
+
+    for node in nodes:
+        shedding = JournalShedding(execute, lambda: nodes, clock=Clock())
+        parts[node] = 0.9
+        shedding.check([queue.keys])
+        assert is_shed(queue)
+        parts[node] = 0.1
+        shedding.check([queue.keys])
+        assert not is_shed(queue)
