@@ -41,7 +41,8 @@ def shell(lines: str, directory: Path, environment: dict[str, str]) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        # Seven commands, one after the other, on a machine that may be busy.
+        timeout=110,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
