@@ -44,7 +44,7 @@ class TaskFailedError(ResultError):
     def __str__(self) -> str:
         last = self.text.rstrip().rpartition("\n")[2].strip()
         cause = f": {last or self.error}" if last or self.error else ""
-        step = f"step {self.step!r} of the chain, " if self.step else ""
+        step = f"call of {self.step!r}, " if self.step else ""
         return (
             f"{step}message {self.message_id} of queue {self.queue!r} is dead ({self.reason}){cause}; "
             f"qworker message show {self.queue} {self.message_id}"
@@ -60,7 +60,7 @@ class TaskEndedError(ResultError):
         self.state, self.step = state, step
 
     def __str__(self) -> str:
-        step = f"step {self.step!r} of the chain, " if self.step else ""
+        step = f"call of {self.step!r}, " if self.step else ""
         return f"{step}message {self.message_id} of queue {self.queue!r} was {self.state}: it has no result"
 
 

@@ -123,7 +123,7 @@ def test_a_dead_step_ends_the_wait_and_a_redrive_goes_on(app: QWorker, queues: A
     handle = chain(fetch.call("abc"), count.then(), store.then(bucket="x")).start()
     drain(app, errors="collect")
     drain(app)
-    with pytest.raises(TaskFailedError, match="step 'count' of the chain") as failed:
+    with pytest.raises(TaskFailedError, match="call of 'count'") as failed:
         handle.result("10s")
     [letter] = app.queue(fetch.queue).dead()
     error = failed.value
@@ -147,13 +147,13 @@ def test_a_discarded_or_cancelled_step_ends_the_wait(app: QWorker) -> None:
     discarded = chain(give_up.call(), parse.then()).start()
     drain(app)
     drain(app)
-    with pytest.raises(TaskEndedError, match=r"step 'give_up' of the chain.* was discarded"):
+    with pytest.raises(TaskEndedError, match=r"call of 'give_up'.* was discarded"):
         discarded.result("10s")
     cancelled = chain(fetch.call("abc"), parse.then()).start()
     [message] = app.queue("a").peek(1)
     app.queue("a").delete(message.id)
     drain(app)
-    with pytest.raises(TaskEndedError, match=r"step 'fetch' of the chain.* was cancelled"):
+    with pytest.raises(TaskEndedError, match=r"call of 'fetch'.* was cancelled"):
         cancelled.result("10s")
 
 
@@ -170,7 +170,7 @@ def test_the_failure_of_a_dropped_step_stands(app: QWorker) -> None:
     drain(app)
     [letter] = app.queue("b").dead()
     assert app.queue("b").drop_dead(letter.entry_id)
-    with pytest.raises(TaskFailedError, match="step 'count' of the chain"):
+    with pytest.raises(TaskFailedError, match="call of 'count'"):
         handle.result("10s")
 
 
@@ -208,7 +208,7 @@ def test_a_queue_that_is_purged_and_removed_ends_the_waits_for_its_steps(app: QW
     queue.remove()
     assert "a" not in app.queues()
     for handle in (ready, delayed):
-        with pytest.raises(TaskEndedError, match=r"step 'fetch' of the chain.* was purged"):
+        with pytest.raises(TaskEndedError, match=r"call of 'fetch'.* was purged"):
             handle.result("10s")
 
 
