@@ -47,16 +47,19 @@ class Journal:
     epoch: int = EPOCH
     number: int = 0
     rows: list[dict[str, Any]] = field(default_factory=list)
+    #: When each message was sent, in ms: all of its events have that.
+    sent: dict[str, float] = field(default_factory=dict)
 
     def write(self, message: str, steps: str, **fields: Any) -> None:
         """Write the events of a message; `fields` are put into each of its rows."""
-        sent = ready = delivered = None
+        sent = self.sent.get(message)
+        ready = delivered = None
         attempt = 0
         for step in steps.split():
             event, _, rest = step.partition("@")
             ms_text, _, reason = rest.partition(":")
             ms = float(ms_text)
-            sent = ms if sent is None else sent
+            sent = self.sent[message] = ms if sent is None or event == "sent" else sent
             ready = sent if ready is None else ready
             if event == "delivered":
                 delivered, attempt = ms, attempt + 1

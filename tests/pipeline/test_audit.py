@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
+from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all
 from tests.pipeline.forging import T0, Journal, at, frame, store
@@ -164,7 +164,7 @@ def test_only_messages_that_two_snapshots_miss_are_lost(spark):
     journal.write("gone", "sent@0")
     journal.write("missed", "sent@1")
     events = journal.frame(spark)
-    suspects = lost_ids(
+    suspects = gone_ids(
         events, window=Window(), snapshot=snapshot(spark, (journal.queue, "missed", "ready"))
     )
     result = audit(events, snapshot=snapshot(spark), suspects=suspects)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
-from qworker.pipeline.jobs import lake as lakes
+from qworker.pipeline.jobs import table as tables
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.files import write_events
 from qworker.pipeline.jobs.increment import Increment, forget
@@ -307,9 +307,9 @@ def test_what_is_not_a_lake_of_this_namespace_and_version_is_refused(tmp_path, m
     Lake(tmp_path / "shop").create("shop")
     with pytest.raises(InvalidOptionError, match="holds namespace 'shop', not 'bank'"):
         Lake(tmp_path / "shop").create("bank")
-    monkeypatch.setattr(lakes, "_FORMAT", 2)
+    monkeypatch.setattr(tables, "_FORMAT", 2)
     Lake(tmp_path / "future").create("shop")
-    monkeypatch.setattr(lakes, "_FORMAT", 1)
+    monkeypatch.setattr(tables, "_FORMAT", 1)
     with pytest.raises(InvalidOptionError, match="has format 2, and this version knows 1"):
         Lake(tmp_path / "future").exists()
 
@@ -320,6 +320,41 @@ def test_a_broken_log_is_named(tmp_path):
     (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"add":')
     with pytest.raises(ArchiveDamagedError, match="_delta_log: not a log of commits"):
         lake.files()
+
+
+@pytest.mark.bad_input("archive: a commit is gone")
+def test_a_log_that_lacks_a_commit_is_named(tmp_path):
+    """In place of the newest version before it, which would look whole."""
+    lake = Lake(tmp_path)
+    for number in range(4):
+        store(lake, sent(number))
+    (tmp_path / "_delta_log" / f"{2:020d}.json").unlink()
+    with pytest.raises(ArchiveDamagedError, match="the commits between 1 and 3 are missing"):
+        lake.files()
+
+
+@pytest.mark.bad_input("archive: features of other programs")
+@pytest.mark.parametrize("feature", ["deletionVectors", "columnMapping"])
+def test_a_table_whose_files_are_not_its_rows_is_refused(tmp_path, feature):
+    """Spark would read rows that another program has deleted."""
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    protocol |= {"readerFeatures": [feature], "writerFeatures": [feature]}
+    commit = [{"protocol": protocol}, {"commitInfo": {"timestamp": 1, "operation": "UPGRADE"}}]
+    (tmp_path / "_delta_log" / f"{2:020d}.json").write_text("\n".join(map(json.dumps, commit)))
+    with pytest.raises(InvalidOptionError, match=f"another program has turned on {feature}"):
+        lake.files()
+
+
+@pytest.mark.bad_input("archive: a commit of another program")
+def test_files_that_another_program_added_are_new_to_an_increment_too(tmp_path):
+    lake = Lake(tmp_path)
+    (own,) = store(lake, sent(0))
+    seen = lake.table().version()
+    write_deltalake(str(tmp_path), lake.table().to_pyarrow_dataset().to_table(), mode="append")
+    ((file, size),) = lake.appended(seen).items()
+    assert (size, str(file) != own.path) == (file.stat().st_size, True)
 
 
 def old_layout(root: Path) -> list[Path]:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.cli.spark.report import write
 from qworker.errors import InvalidOptionError, PipelineError
-from qworker.pipeline.jobs import lake as lakes
+from qworker.pipeline.jobs import table as tables
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
@@ -231,10 +231,10 @@ def test_a_compaction_that_does_not_fit_changes_nothing(lake):
 
 @pytest.mark.bad_input("archive: written by a later version")
 def test_an_archive_of_a_later_version_is_refused_by_every_verb(lake, monkeypatch):
-    monkeypatch.setattr(lakes, "_FORMAT", 2)
+    monkeypatch.setattr(tables, "_FORMAT", 2)
     later = Lake(lake.root.parent / "later")
     store(later, sent(0))
-    monkeypatch.setattr(lakes, "_FORMAT", 1)
+    monkeypatch.setattr(tables, "_FORMAT", 1)
     text = (
         f"archive: {str(later.root)!r} has format 2, and this version knows 1; "
         "use the version of qworker that wrote it, or a newer one"

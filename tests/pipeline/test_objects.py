@@ -19,9 +19,11 @@ from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_increment, server_options
 from qworker.pipeline.jobs.store import ObjectPath, S3Options, absent, one_line
+from qworker.pipeline.report import report_increment
 from tests.pipeline.forging import Journal, store
 from tests.pipeline.object_store import Store, object_store
 from tests.pipeline.test_archive import journalled
+from tests.pipeline.test_report_increments import SCOPE, figures, full, offsets
 
 pytestmark = pytest.mark.slow
 
@@ -273,6 +275,25 @@ def test_archiver_sql_report_and_increments_work_on_a_store(
     file.unlink()
     with pytest.raises(ArchiveDamagedError, match="the file is missing"):
         read_archive(spark, lake)
+
+
+def test_a_report_in_increments_on_a_store_has_the_figures_of_a_full_one(spark, lake):
+    """Each reads the files that came since, and carries the rest in the store."""
+    days = []
+    for number, steps in enumerate(("sent@0 delivered@5", "acked@30", "sent@40 dead@90:rejected")):
+        journal = Journal(number=2 * number - (number > 1), sent={"a": 0})
+        journal.write("a" if number < 2 else "b", steps)
+        store(lake, journal, offsets=offsets(journal))
+        days.append(report_increment(spark, lake, SCOPE))
+    assert [(day.events, day.read.files, day.rebuilt) for day in days] == [
+        (2, 1, None),
+        (1, 1, None),
+        (2, 1, None),
+    ]
+    assert [day.since is None for day in days] == [True, False, False]
+    assert figures(days[-1].document) == figures(full(spark, lake))
+    kept = [file.key for file in (lake.root / "_report").under()]
+    assert sum("/figures-" in key for key in kept) == 1, "those before are deleted"
 
 
 def test_many_files_are_found_by_listing_them(lake, monkeypatch):

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all
@@ -161,6 +162,17 @@ def test_a_record_of_nothing_is_whole_but_for_what_the_archive_had(spark):
     assert examine(Journal().frame(spark)).holes == ()
     (hole,) = examine(Journal().frame(spark), {"q": Position(EPOCH, 1, 3)}).holes
     assert (hole.queue, hole.why, hole.missing) == ("q", "file gone", 3)
+
+
+@pytest.mark.bad_input("archive: rows of another program")
+def test_rows_without_a_number_are_refused(spark):
+    """No count would tell whether any of them is missing or there twice."""
+    journal = written("foreign", 3)
+    journal.rows[1]["number"] = None
+    with pytest.raises(
+        ArchiveDamagedError, match="queue foreign: 1 row without queue or number: qworker did not"
+    ):
+        examine(frame(spark, journal))
 
 
 def test_epochs_follow_each_other_by_time(spark):

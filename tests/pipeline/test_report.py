@@ -14,9 +14,9 @@ from qworker.pipeline.report import Scope, make_document, render
 from qworker.pipeline.report.bars import failures
 from qworker.pipeline.report.buckets import bucket_width
 from qworker.pipeline.report.charts import make_figures
-from qworker.pipeline.report.document import _dead_letter
 from qworker.pipeline.report.figures import queue_colours
 from qworker.pipeline.report.forecast import forecast, theil_sen
+from qworker.pipeline.report.tables import dead_letter
 from qworker.pipeline.report.text import moment, span
 from qworker.pipeline.report.theme import COLOURS, TEMPLATE
 from qworker.pipeline.report.trends import throughput
@@ -112,7 +112,7 @@ def test_a_hostile_name_is_one_word_of_the_command_to_copy(name, tmp_path):
     row = SimpleNamespace(
         queue="q", reason="rejected", error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
     )
-    command = _dead_letter(row, name)["redrive"]
+    command = dead_letter(row, name)["redrive"]
     program = tmp_path / "qworker"
     program.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
     program.chmod(0o755)
@@ -138,7 +138,7 @@ def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
     row = SimpleNamespace(
         queue="q", reason=name, error=name, dead=1, first_ts=T0, last_ts=T0, samples=[]
     )
-    assert _dead_letter(row, "shop")["redrive"].isprintable()
+    assert dead_letter(row, "shop")["redrive"].isprintable()
 
 
 def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
+from qworker.errors import PipelineError
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import earlier_queues, ends_of, read_events
@@ -168,6 +169,23 @@ def test_a_journal_that_was_rolled_back_is_reported_from_all_of_the_archive(spar
     assert figures(done.document) == figures(full(spark, lake))
 
 
+def test_of_two_reports_at_a_time_the_second_keeps_nothing(spark, lake):
+    """And the next one goes on from what the first has kept."""
+    journal = Journal(number=7)
+    journal.write("late", f"sent@{HOUR + 1}")
+    store(lake, journal, offsets=offsets(journal))
+
+    def other(step: str) -> None:
+        if step == "keeping the figures":
+            report_increment(spark, lake, SCOPE)
+
+    with pytest.raises(PipelineError, match=r"another incremental report of .* run one at a time"):
+        report_increment(spark, lake, SCOPE, on_step=other)
+    again = report_increment(spark, lake, SCOPE)
+    assert (again.rebuilt, again.events) == (None, 0)
+    assert figures(again.document) == figures(full(spark, lake))
+
+
 def change(lake: Lake, **fields: Any) -> None:
     file = lake.root / "_report" / "state.json"
     document = json.loads(file.read_text())
@@ -191,6 +209,10 @@ def with_broken_figures(lake: Lake) -> None:
 def without_its_events(lake: Lake) -> None:
     for kept in (lake.root / "_report").glob("events-*"):
         shutil.rmtree(kept)
+
+
+def without_a_file_of_its_events(lake: Lake) -> None:
+    next((lake.root / "_report").glob("events-*/*.parquet")).unlink()
 
 
 def that_is_broken(lake: Lake) -> None:
@@ -232,6 +254,7 @@ def with_files_that_a_vacuum_deleted(lake: Lake) -> None:
         (without_its_figures, "the figures of the last report are not there"),
         (with_broken_figures, "the figures of the last report are not there"),
         (without_its_events, "files of the archive or of the last report are gone"),
+        (without_a_file_of_its_events, "files of the archive or of the last report are gone"),
         (that_is_broken, "what the last report kept cannot be read"),
         (for_other_targets, "the last report had other targets"),
         (of_an_archive_made_anew, "the archive was made anew since the last report"),

@@ -15,7 +15,8 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Note, Output
-from qworker.cli.spark.reading import keep_option, kept_ms, source_options, spark_options, step
+from qworker.cli.spark.reading import keep_option, kept_ms, source_options
+from qworker.cli.spark.running import spark_options, step
 from qworker.durations import duration_ms
 from qworker.formats import count, rate, span
 

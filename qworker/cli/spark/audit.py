@@ -14,12 +14,14 @@ from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
 from qworker.cli.framework.terminal import Cell, Column
-from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
+from qworker.cli.spark.reading import Reading, reading_options
+from qworker.cli.spark.running import spark_options, step
 from qworker.formats import count, span
 
 if TYPE_CHECKING:
     from qworker.pipeline.jobs.audit import AuditResult
-    from qworker.pipeline.jobs.lake import FilesRead, Lake
+    from qworker.pipeline.jobs.days import FilesRead
+    from qworker.pipeline.jobs.lake import Lake
 
 __all__ = ["command"]
 

@@ -8,7 +8,8 @@ import click
 
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.output import Output
-from qworker.cli.spark.reading import archive_option, keep_option, kept_ms, step
+from qworker.cli.spark.reading import archive_option, keep_option, kept_ms
+from qworker.cli.spark.running import step
 from qworker.errors import InvalidOptionError, SparkMissingError
 from qworker.formats import count
 

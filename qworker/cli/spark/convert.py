@@ -7,7 +7,8 @@ import click
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Output
-from qworker.cli.spark.reading import archive_option, step
+from qworker.cli.spark.reading import archive_option
+from qworker.cli.spark.running import step
 from qworker.errors import SparkMissingError
 from qworker.formats import count
 

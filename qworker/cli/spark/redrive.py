@@ -14,7 +14,8 @@ from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, rate_option
 from qworker.cli.framework.terminal import Column
-from qworker.cli.spark.reading import source_options, spark_options, step
+from qworker.cli.spark.reading import source_options
+from qworker.cli.spark.running import spark_options, step
 from qworker.errors import InvalidOptionError
 from qworker.formats import count, shortened
 

@@ -16,7 +16,8 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.terminal import note
-from qworker.cli.spark.reading import Reading, reading_options, spark_options, step
+from qworker.cli.spark.reading import Reading, reading_options
+from qworker.cli.spark.running import spark_options, step
 from qworker.durations import duration_ms
 from qworker.errors import InvalidOptionError, PipelineError
 from qworker.formats import count, size, span
@@ -80,7 +81,7 @@ def command(
         render,
         report_increment,
     )
-    from qworker.pipeline.report.document import DEFAULT_TARGET_MS
+    from qworker.pipeline.report.scope import DEFAULT_TARGET_MS
 
     check_charts()
     lake = reading.whole(incremental=incremental, restart=restart)

@@ -16,7 +16,8 @@ from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Fields, Output
 from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import note
-from qworker.cli.spark.reading import source_options, spark_options, step
+from qworker.cli.spark.reading import source_options
+from qworker.cli.spark.running import spark_options, step
 from qworker.formats import count, rate, shortened, span
 
 if TYPE_CHECKING:

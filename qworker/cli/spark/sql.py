@@ -11,7 +11,8 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Line, Output, Raw, Table, wants_json
 from qworker.cli.framework.terminal import Column, note
-from qworker.cli.spark.reading import archive_option, source_options, spark_options, step
+from qworker.cli.spark.reading import archive_option, source_options
+from qworker.cli.spark.running import spark_options, step
 
 if TYPE_CHECKING:
     from qworker.pipeline.views import Result

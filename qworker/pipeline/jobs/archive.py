@@ -10,33 +10,27 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
-from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.failures import clear_errors, marked_errors
+from qworker.pipeline.jobs.archived import continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.compact import compact, expire, plan, vacuum
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.objects import read_objects
-from qworker.pipeline.jobs.store import Place, absent
-from qworker.pipeline.source.journal import Journals, Known
-from qworker.pipeline.source.offsets import Offsets, Position, Range, dump, read
-from qworker.pipeline.source.reading import Reader
-from qworker.wire.names import shard_name, split_shard_name
+from qworker.pipeline.jobs.store import Place
+from qworker.pipeline.source.offsets import Range, dump, read
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.types import StructType
 
-    from qworker.pipeline.source.options import ReadOptions
     from qworker.pipeline.source.stream import JournalStreamReader
 
-__all__ = ["Archived", "Archiver", "archive", "continued", "ends_of_rows", "read_archive"]
+__all__ = ["Archived", "Archiver", "archive", "read_archive"]
 
 _FILE: Final = (
     "path STRING, queue STRING, day STRING, bytes BIGINT, stats STRING, events BIGINT, gaps BIGINT, missing BIGINT, "
@@ -66,27 +60,6 @@ class Archived:
     def events_per_s(self) -> float:
         """Events archived per second."""
         return self.events / self.seconds if self.seconds > 0 else 0.0
-
-
-def read_archive(
-    spark: SparkSession, lake: Lake, files: Sequence[Place] | None = None, *, in_part: bool = False
-) -> DataFrame:
-    """Read the events of an archive: the columns of `journal`, then `day`.
-
-    `files`: of these files only. Raises `ArchiveDamagedError` for a file that is missing; with `in_part` it is left
-    out, for readers that compare the numbers of the events.
-    """
-    named = lake.files() if files is None else files
-    gone = absent(named)
-    if gone and not in_part:
-        raise ArchiveDamagedError(min(map(str, gone)), "the file is missing")
-    there = [file for file in named if file not in gone]
-    if not there:
-        return spark.createDataFrame([], _schema())
-    if lake.in_store:
-        return read_objects(spark, there, _schema())
-    reader = spark.read.schema(_schema()).option("basePath", str(lake.root))
-    return reader.parquet(*map(str, there))
 
 
 class Archiver:
@@ -130,8 +103,9 @@ class Archiver:
         begun = time.monotonic()
         start, back = self._reached, list[Range]()
         if not self._options.fail_on_data_loss:
-            positions, back = continued(self._spark, self._lake, self._options, read(self._reached))
-            start = dump(positions) if back else start
+            after = continued(self._spark, self._lake, self._options, read(self._reached))
+            back = after.back
+            start = dump(after.positions) if back else start
         reached = self._reader.latestOffset(start, self._reader.getDefaultReadLimit())
         if reached == self._reached:
             return None
@@ -238,81 +212,5 @@ def _write(
         return [EventFile(*row) for row in tasks.mapInArrow(write, _FILE).collect()]
 
 
-def continued(
-    spark: SparkSession, lake: Lake, options: ReadOptions, begun: Offsets
-) -> tuple[dict[str, Position], list[Range]]:
-    """Find journals that were rolled back since they were archived up to `begun`.
-
-    Returns where to continue: at the first entry that is not in the archive; and a range for each of these journals.
-    """
-    from qworker.pipeline.source.stream import forgotten
-
-    server, positions = options.server(), dict(begun)
-    ranges = []
-    with Reader(server) as reader:
-        journals = Journals(reader, options.namespace, sorted(begun))
-        for queue in journals.rolled_back(begun, journals.latest()):
-            known = _entries(spark, lake, queue)
-            fork = journals.fork(queue, known)
-            positions[queue] = fork
-            back = forgotten(journals, queue, begun[queue], fork)
-            # An epoch that the archive does not have is another journal: the queue was removed and made again.
-            same = any(epoch == fork.epoch for epoch, _ in known)
-            ranges.append(back if same else replace(back, forgotten=None))
-    return positions, ranges
-
-
-def _entries(spark: SparkSession, lake: Lake, shard: str) -> Known:
-    """Read which entries of a journal are in the archive: (epoch, entry) → its first number, events and time in ms."""
-    from pyspark.sql import functions as F
-
-    queue, number = split_shard_name(shard)
-    rows = (
-        read_archive(spark, lake, in_part=True)
-        .where((F.col("queue") == queue) & (F.col("shard") == number) & (F.col("event") != "gap"))
-        .select("epoch", "entry", "number", F.unix_millis("ts").alias("ms"))
-        .distinct()
-        .groupBy("epoch", "entry", "ms")
-        .agg(F.min("number").alias("number"), F.count(F.lit(1)).alias("events"))
-        # After an earlier roll back an entry is there twice: the later one counts.
-        .groupBy("epoch", "entry")
-        .agg(F.max_by(F.struct("number", "events", "ms"), "ms").alias("last"))
-    )
-    return {
-        (row.epoch, row.entry): (row.last.number, row.last.events, row.last.ms)
-        for row in rows.collect()
-    }
-
-
-def ends_of_rows(spark: SparkSession, lake: Lake) -> dict[str, Position]:
-    """Read from the rows of the archive where to continue in the journal of each queue and shard."""
-    from pyspark.sql import functions as F
-
-    last = F.max(F.struct("epoch", "entry", "number")).alias("last")
-    events = read_archive(spark, lake, in_part=True).where("event <> 'gap'")
-    return {
-        shard_name(row.queue, row.shard): Position(
-            row.last.epoch, row.last.entry + 1, row.last.number + 1
-        )
-        for row in events.groupBy("queue", "shard").agg(last).collect()
-    }
-
-
 def _today() -> date:
     return datetime.now(UTC).date()
-
-
-def _schema() -> StructType:
-    """The columns of the files, and those that are in their paths."""
-    from pyspark.sql import types as T
-
-    from qworker.pipeline.source.schemas import struct_of
-
-    columns = [field for field in struct_of("journal").fields if field.name != "queue"]
-    return T.StructType(
-        [
-            *columns,
-            T.StructField("queue", T.StringType()),
-            T.StructField("day", T.DateType()),
-        ]
-    )

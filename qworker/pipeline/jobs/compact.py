@@ -11,8 +11,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 from qworker.errors import PipelineError
+from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.files import FEW_VALUES, GROWING, ROWS
-from qworker.pipeline.jobs.lake import Day, Lake
+from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.store import one_line
 
 __all__ = ["KEPT_H", "Compacted", "compact", "expire", "plan", "vacuum"]

@@ -17,6 +17,7 @@ from pyarrow import ArrowException
 from qworker.errors import ArchiveDamagedError, InvalidOptionError
 from qworker.pipeline.jobs.files import EventFile, event_file
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.table import create_table
 
 __all__ = ["convert"]
 
@@ -46,7 +47,7 @@ def convert(lake: Lake, namespace: str) -> int:
             "run qworker spark compact of the version that wrote it",
         )
     if not (root / "_delta_log").is_dir() or not lake.last():
-        lake.create_table(namespace)
+        create_table(root, namespace)
         lake.check_namespace(namespace)
         offsets = root / "_offsets.json"
         noted = json.loads(offsets.read_text(encoding="utf-8")) if offsets.exists() else None

@@ -13,35 +13,40 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from functools import reduce
-from operator import or_
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
+from qworker.pipeline.jobs.carrying import last_holes, needed_events
+from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.lake import FilesRead, Lake
-from qworker.pipeline.jobs.objects import read_written, write_rows
-from qworker.pipeline.jobs.record import IN_RECORD, Hole, Record, Seen, Shard
+from qworker.pipeline.jobs.holes import Hole, Shard
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.objects import read_written, write_rows, written_whole
+from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.jobs.store import Place, cannot_read, cannot_write, one_line
 from qworker.pipeline.source.offsets import Offsets
 from qworker.pipeline.source.schemas import struct_of
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Increment", "forget", "recent", "unfinished"]
+__all__ = ["Increment", "forget"]
 
 _FORMAT: Final = 1
-#: How long after its end a message is still watched for another one.
-_WATCHED: Final = timedelta(hours=1)
+#: The names of what a run has kept, in `state.json`.
+_KEPT: Final = re.compile(r'"((?:events|figures)-[0-9a-f]+)"')
+#: After that a run that has left something was killed: it is not running any more.
+_KILLED_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +63,18 @@ class Increment:
     lasts: tuple[tuple[Shard, datetime], ...] = ()
     #: What else the job has kept.
     more: Mapping[str, Any] = field(default_factory=dict)
+    #: `state.json` as it was when this run began; None: there was none.
+    found: str | None = None
 
     @classmethod
     def of(cls, lake: Lake, job: str = "audit") -> Increment:
         """Read what the last run of a job has kept. Raises `ArchiveDamagedError` if it cannot be read."""
-        root = lake.root / f"_{job}"
-        file = root / "state.json"
+        nothing = cls.anew(lake, job)
+        root, file = nothing.root, nothing.root / "state.json"
+        if nothing.found is None:
+            return nothing
         try:
-            document = json.loads(file.read_text())
+            document = json.loads(nothing.found)
             if document["format"] != _FORMAT:
                 raise ValueError(
                     f"its format is {document['format']}, and this version knows {_FORMAT}"
@@ -88,17 +97,20 @@ class Increment:
                     for queue, shard, last in document.get("lasts", ())
                 ),
                 document.get("more", {}),
+                nothing.found,
             )
-        except FileNotFoundError:
-            return cls(root)
         except (KeyError, TypeError, ValueError) as error:
             raise ArchiveDamagedError(
                 str(file),
                 f"not what {'an' if job == 'audit' else 'a'} {job} has kept ({error}); {job} with --incremental "
                 "--restart",
             ) from error
-        except OSError as error:
-            raise cannot_read(file, error) from error
+
+    @classmethod
+    def anew(cls, lake: Lake, job: str) -> Increment:
+        """Begin with nothing, in place of what the last run of a job has kept."""
+        root = lake.root / f"_{job}"
+        return cls(root, found=_text(root / "state.json"))
 
     @property
     def job(self) -> str:
@@ -131,7 +143,7 @@ class Increment:
     def check_events(self) -> None:
         """Raise `ArchiveDamagedError` if the events that were kept are gone."""
         path = self.root / self.events
-        if not (path / "_SUCCESS").exists():
+        if not written_whole(path):
             raise ArchiveDamagedError(
                 str(path),
                 f"the events that the last {self.job} kept are gone; {self.job} with --incremental --restart",
@@ -163,42 +175,15 @@ class Increment:
         `record` reaches to `ends` in the archive. Raises `PipelineError` if it cannot be written; then the next run
         begins where this one did.
         """
-        from pyspark.sql import functions as F
-
-        spark = kept.sparkSession
-        at = datetime.now(UTC)
+        at, name = datetime.now(UTC), f"events-{secrets.token_hex(8)}"
         reached = {split_shard_name(name): position for name, position in ends.items()}
         begins = dict(self.begins) | {
             shard: (position.epoch, position.event)
             for shard, position in reached.items()
             if position.event is not None
         }
-        keys = ["queue", "shard", "message_id"]
-        # What follows the archive in the live journal comes again, with the archive.
-        stored = spark.createDataFrame(
-            [(*shard, *begin) for shard, begin in begins.items()],
-            "queue STRING, shard INT, begun_epoch BIGINT, begun_number BIGINT",
-        )
-        before = F.struct("epoch", "number") < F.struct("begun_epoch", "begun_number")
-        events = (
-            record.events.where("event not in ('gap', 'mode')")
-            .join(F.broadcast(stored), ["queue", "shard"])
-            .where(before)
-            .drop("begun_epoch", "begun_number")
-        )
-        columns = events.columns
-        modes = [
-            tuple(getattr(row, name) if name in row else None for name in columns)
-            for row in record.off
-            if (row.epoch, row.number) < dict(begins).get((row.queue, row.shard), (0, 0))
-        ]
-        name = f"events-{secrets.token_hex(8)}"
-        needed = (
-            events.join(kept.select(*keys), keys, "left_semi")
-            .unionByName(spark.createDataFrame(modes, events.schema))
-            .coalesce(8)
-        )
-        holes = _last((*self.holes, *record.holes), at)
+        needed = needed_events(record, kept, begins)
+        holes = last_holes((*self.holes, *record.holes, *record.unsure), at)
         lasts = dict(self.lasts) | dict(record.lasts)
         done = Increment(
             self.root,
@@ -210,28 +195,45 @@ class Increment:
             tuple(lasts.items()),
             more or {},
         )
-        write_rows(needed, self.root / name)
+        self._check_alone()
+        try:
+            write_rows(needed, self.root / name)
+        finally:
+            self._check_alone()  # Else events that this run carries were deleted under it.
         try:
             done._write()
         except OSError as error:
             raise cannot_write(
                 self.root / "state.json", error, f"the next {self.job} begins where this one did"
             ) from error
-        done._delete_others()
+        done._delete_others(self)
         return done
 
-    def _delete_others(self) -> None:
-        """Delete what earlier runs have kept, and those that were killed."""
-        mine = {self.events, self.more.get("figures")}
-        if isinstance(self.root, Path):
-            for old in (*self.root.glob("events-*"), *self.root.glob("figures-*")):
-                if old.name not in mine:
-                    shutil.rmtree(old, ignore_errors=True)
-            return
+    def _check_alone(self) -> None:
+        """Raise `PipelineError` if another run has kept its own since this one began."""
+        if _text(self.root / "state.json") != self.found:
+            raise PipelineError(
+                f"another incremental {self.job} of {self.root.parent} has ended since this one began; nothing of this "
+                "one was kept: run one at a time"
+            )
+
+    def _delete_others(self, last: Increment) -> None:
+        """Delete what the last run has kept, and what others left that were killed more than a day ago."""
+        mine, old = {self.events, self.more.get("figures")}, {*_KEPT.findall(last.found or "")}
+        before = time.time() - _KILLED_S
         with suppress(OSError):
+            if isinstance(self.root, Path):
+                for kept in (*self.root.glob("events-*"), *self.root.glob("figures-*")):
+                    if kept.name not in mine and (
+                        kept.name in old or kept.stat().st_mtime < before
+                    ):
+                        shutil.rmtree(kept, ignore_errors=True)
+                return
             for file in [*self.root.under()]:
                 name = file.parent.name
-                if name.startswith(("events-", "figures-")) and name not in mine:
+                if not name.startswith(("events-", "figures-")) or name in mine:
+                    continue
+                if name in old or file.mtime() < before:
                     file.unlink()
 
     def _write(self) -> None:
@@ -261,37 +263,14 @@ class Increment:
         sync(file.parent)
 
 
-def _last(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
-    """The last position and the last time of the holes of each shard; what has no end yet ends at `at`."""
-    found: dict[Shard, Hole] = {}
-    for hole in holes:
-        if hole.why in IN_RECORD:
-            continue
-        shard, until = (hole.queue, hole.shard), hole.until or at
-        known = found.get(shard)
-        epoch, after = hole.epoch, hole.after
-        if known is not None and known.until is not None:
-            epoch, after = max((known.epoch, known.after), (epoch, after))
-            until = max(known.until, until)
-        found[shard] = Hole(*shard, epoch, after, None, None, until, hole.why)
-    return tuple(found.values())
-
-
-def recent(rows: DataFrame) -> Column:
-    """Whether a message had an event in the last hour of these lifecycles."""
-    from pyspark.sql import functions as F
-
-    newest = rows.agg(F.max("last_ts")).collect()[0][0]
-    return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - _WATCHED)
-
-
-def unfinished(rows: DataFrame) -> DataFrame:
-    """The messages of lifecycles that an audit has judged and the next one needs: queue, shard, message_id."""
-    from pyspark.sql import functions as F
-
-    told = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
-    needed = ((F.col("state") == "open") | recent(rows)) & ~told
-    return rows.where(needed).select("queue", "shard", "message_id")
+def _text(file: Place) -> str | None:
+    """Read a file; None without one. Raises `PipelineError`."""
+    try:
+        return file.read_text()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise cannot_read(file, error) from error
 
 
 def forget(lake: Lake, job: str = "audit") -> None:

@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
-from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
-from qworker.formats import count, size
-from qworker.pipeline.jobs.conditional import check_conditional_puts
+from qworker.errors import InvalidOptionError, PipelineError
+from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.files import EventFile, sync
-from qworker.pipeline.jobs.store import (
-    ObjectPath,
-    Place,
-    absent,
-    cannot_read,
-    cannot_write,
-    one_line,
-    place_of,
+from qworker.pipeline.jobs.log import OFFSETS_KEY, Log
+from qworker.pipeline.jobs.store import ObjectPath, Place, absent, one_line, place_of
+from qworker.pipeline.jobs.table import (
+    PARTITIONS,
+    clear_errors,
+    create_table,
+    namespace_of,
+    open_table,
+    table_schema,
 )
 from qworker.wire.names import split_shard_name
 
@@ -40,53 +37,13 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["Day", "FilesRead", "Lake"]
+__all__ = ["Lake"]
 
-#: The version of the table's columns and metadata; a newer one is refused.
-_FORMAT: Final = 1
-_FORMAT_KEY: Final = "qworker.format"
-_NAMESPACE_KEY: Final = "qworker.namespace"
-_OFFSETS_KEY: Final = "qworker.offsets"
 _APP: Final = "qworker.archiver"
 #: With the name of a queue: its days before this one, as an ordinal, were deleted because of their age.
 _KEPT_FROM: Final = "qworker.kept_from."
 #: Commits are deleted after 30 days (Delta's default), unless the newest offsets are nearly as old.
 _OFFSETS_S: Final = 20 * 86_400
-_PARTITIONS: Final = ["queue", "day"]
-
-
-@dataclass(frozen=True, slots=True)
-class Day:
-    """One day of one queue, and its Parquet files with their sizes in bytes."""
-
-    queue: str
-    day: date
-    sizes: dict[Place, int]
-
-    @property
-    def files(self) -> list[Place]:
-        """The files, by name."""
-        return sorted(self.sizes, key=str)
-
-
-@dataclass(frozen=True, slots=True)
-class FilesRead:
-    """How many files of an archive a job reads, and their size."""
-
-    files: int = 0
-    bytes: int = 0
-
-    @classmethod
-    def of(cls, sizes: Mapping[Place, int]) -> FilesRead:
-        """Add up files with their sizes."""
-        return cls(len(sizes), sum(sizes.values()))
-
-    @property
-    def words(self) -> str:
-        """Name them in a sentence: " from 3 files of the archive (2 MB)"."""
-        if not self.files:
-            return ""
-        return f" from {count(self.files, 'file')} of the archive ({size(self.bytes)})"
 
 
 class Lake:
@@ -107,7 +64,7 @@ class Lake:
 
     def exists(self) -> bool:
         """Whether there is an archive; it may be empty. Raises `InvalidOptionError` if it is not ours."""
-        if self._has_log():
+        if Log(self.root).exists():
             return bool(self.offsets() is not None or self.files())
         if isinstance(self.root, Path) and (
             next(self.root.glob("queue=*/day=*/batch=*/*.parquet"), None) is not None
@@ -121,39 +78,14 @@ class Lake:
 
     def create(self, namespace: str) -> None:
         """Create the table unless it is there. Raises `InvalidOptionError` if it holds another namespace."""
-        if not self._has_log():
+        if not Log(self.root).exists():
             self.exists()
-            self.create_table(namespace)
+            create_table(self.root, namespace)
         self.check_namespace(namespace)
-
-    def create_table(self, namespace: str) -> None:
-        """Create the table, even if its directory is not empty."""
-        from deltalake import DeltaTable
-
-        with self._clear_errors("it was not created"):
-            if isinstance(self.root, Path):
-                self.root.mkdir(parents=True, exist_ok=True)
-            else:
-                check_conditional_puts(self.root)
-            DeltaTable.create(
-                str(self.root),
-                _schema(),
-                mode="ignore",
-                partition_by=_PARTITIONS,
-                name="qworker journal",
-                configuration={
-                    _FORMAT_KEY: str(_FORMAT),
-                    _NAMESPACE_KEY: namespace,
-                    # The offsets are in the log: see `clean_log`.
-                    "delta.enableExpiredLogCleanup": "false",
-                },
-                raise_if_key_not_exists=False,
-                storage_options=self._options(),
-            )
 
     def check_namespace(self, namespace: str) -> None:
         """Raise `InvalidOptionError` if the lake holds the events of another namespace."""
-        other = self.table().metadata().configuration[_NAMESPACE_KEY]
+        other = namespace_of(self.table())
         if other != namespace:
             raise InvalidOptionError(
                 "archive",
@@ -163,34 +95,7 @@ class Lake:
 
     def table(self) -> DeltaTable:
         """Open the table. Raises `InvalidOptionError` if it is not ours, `ArchiveDamagedError` if it is not whole."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
-        try:
-            table = DeltaTable(
-                str(self.root), version=self.version, storage_options=self._options()
-            )
-        except (DeltaError, OSError, ValueError) as error:
-            if isinstance(self.root, ObjectPath) and isinstance(error, OSError):
-                raise cannot_read(self.root, error) from error
-            raise ArchiveDamagedError(
-                str(self.root / "_delta_log"),
-                f"not a log of commits that can be read ({one_line(error)})",
-            ) from error
-        form = (table.metadata().configuration or {}).get(_FORMAT_KEY)
-        if form is None:
-            raise InvalidOptionError(
-                "archive",
-                f"{str(self.root)!r} is a Delta table that qworker did not create",
-                "name another directory",
-            )
-        if not form.isdigit() or int(form) > _FORMAT:
-            raise InvalidOptionError(
-                "archive",
-                f"{str(self.root)!r} has format {form}, and this version knows {_FORMAT}",
-                "use the version of qworker that wrote it, or a newer one",
-            )
-        return table
+        return open_table(self.root, self.version)
 
     def pinned(self) -> Lake:
         """The lake as it is now, without later commits."""
@@ -200,7 +105,7 @@ class Lake:
         """Yield the days of all queues, in order."""
         import pyarrow as pa
 
-        if not self._has_log():
+        if not Log(self.root).exists():
             return
         found: dict[tuple[str, date], dict[Place, int]] = {}
         columns = ["path", "size_bytes", "partition.queue", "partition.day"]
@@ -232,13 +137,9 @@ class Lake:
             )
         for version in range(after + 1, newest + 1):
             try:
-                lines = self._read(self._commit_file(version)).splitlines()
+                found |= Log(self.root).added(version)
             except FileNotFoundError:
                 raise self._too_old(after, job) from None
-            adds = [json.loads(line)["add"] for line in lines if line.startswith('{"add"')]
-            found |= {
-                self.root / unquote(add["path"]): add["size"] for add in adds if add["dataChange"]
-            }
         # A file of the lake that is missing is damage, which the numbers tell; others were deleted by a vacuum.
         if absent([*found]) - now:
             raise self._too_old(after, job)
@@ -272,21 +173,9 @@ class Lake:
         found = self._noted_offsets()
         return None if found is None else found[1]
 
-    def _noted_offsets(self) -> tuple[Place, dict[str, Any] | None] | None:
-        """Find the newest commit with offsets: its file, and these."""
-        if not self._has_log():
-            return None
-        for version in range(self.table().version(), -1, -1):
-            file = self._commit_file(version)
-            try:
-                text = self._read(file)
-            except FileNotFoundError:
-                return None
-            for line in text.splitlines():
-                if _OFFSETS_KEY in line and (info := json.loads(line).get("commitInfo")):
-                    document = json.loads(info[_OFFSETS_KEY])
-                    return file, document if isinstance(document, dict) else None
-        return None
+    def _noted_offsets(self) -> tuple[float, dict[str, Any] | None] | None:
+        log = Log(self.root)
+        return log.offsets(self.table().version()) if log.exists() else None
 
     def last(self) -> int:
         """The number of the last commit of an archiver, 0 for none: give it to `commit`."""
@@ -320,23 +209,21 @@ class Lake:
             )
             for file in files
         ]
-        noted = {} if offsets is None else {_OFFSETS_KEY: json.dumps(offsets)}
+        noted = {} if offsets is None else {OFFSETS_KEY: json.dumps(offsets)}
         properties = CommitProperties(
             custom_metadata=noted, app_transactions=[Transaction(_APP, after + 1)]
         )
         try:
-            with self._clear_errors("nothing was committed"):
+            with clear_errors(self.root, "nothing was committed"):
                 table.create_write_transaction(
-                    adds, "append", _schema(), _PARTITIONS, commit_properties=properties
+                    adds, "append", table_schema(), PARTITIONS, commit_properties=properties
                 )
         except CommitFailedError:
             raise self._other() from None
         if isinstance(self.root, Path):
             begun = table.version()
             table.update_incremental()
-            for version in range(begun + 1, table.version() + 1):
-                sync(self.root / "_delta_log" / _commit_name(version))
-            sync(self.root / "_delta_log")
+            Log(self.root).sync(begun + 1, table.version())
         return after + 1
 
     def expire(self, before: date) -> int:
@@ -354,7 +241,7 @@ class Lake:
         names = ", ".join(f"'{queue}'" for queue in queues)
         noted = [Transaction(_KEPT_FROM + queue, before.toordinal()) for queue in queues]
         try:
-            with self._clear_errors("no day was deleted"):
+            with clear_errors(self.root, "no day was deleted"):
                 self.table().delete(
                     f"day < '{before.isoformat()}' and queue in ({names})",
                     commit_properties=CommitProperties(app_transactions=noted),
@@ -380,73 +267,20 @@ class Lake:
     def clean_log(self) -> None:
         """Delete commits of more than a month ago, which a checkpoint replaces; the newest offsets stay."""
         noted = self._noted_offsets()
-        if noted is None or time.time() - _written(noted[0]) < _OFFSETS_S:
-            with self._clear_errors("its log has not changed"):
+        if noted is None or time.time() - noted[0] < _OFFSETS_S:
+            with clear_errors(self.root, "its log has not changed"):
                 self.table().cleanup_metadata()
 
     def vacuum(self, kept_h: int) -> int:
         """Delete files that have not been in the table for some hours; returns their number."""
-        with self._clear_errors("no commit was lost, and files that no reader needs stay"):
+        with clear_errors(self.root, "no commit was lost, and files that no reader needs stay"):
             deleted = self.table().vacuum(
                 kept_h, dry_run=False, enforce_retention_duration=False, full=True
             )
         return len(deleted)
-
-    def _commit_file(self, version: int) -> Place:
-        return self.root / "_delta_log" / _commit_name(version)
-
-    def _has_log(self) -> bool:
-        log = self.root / "_delta_log"
-        if isinstance(log, Path):
-            return log.is_dir()
-        try:
-            return log.is_dir()
-        except OSError as error:
-            raise cannot_read(self.root, error) from error
-
-    def _read(self, file: Place) -> str:
-        """Read a file of the log. Raises `FileNotFoundError`, `PipelineError`."""
-        try:
-            return file.read_text(encoding="utf-8") if isinstance(file, Path) else file.read_text()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise cannot_read(self.root, error) from error
-
-    def _options(self) -> dict[str, str] | None:
-        return None if isinstance(self.root, Path) else self.root.options.delta()
 
     def _other(self) -> PipelineError:
         return PipelineError(
             f"another archiver has written into {self.root} since this one read where to continue; nothing was "
             "committed: stop one of them"
         )
-
-    @contextmanager
-    def _clear_errors(self, effect: str) -> Iterator[None]:
-        from deltalake.exceptions import CommitFailedError, DeltaError
-
-        try:
-            yield
-        except CommitFailedError:
-            raise
-        except (DeltaError, OSError) as error:
-            raise cannot_write(self.root, error, effect) from error
-
-
-def _schema() -> Any:
-    """The columns of the table, as Delta has them."""
-    import pyarrow as pa
-    from deltalake import Schema
-
-    from qworker.pipeline.source.schemas import arrow_of
-
-    return Schema.from_arrow(arrow_of("journal").append(pa.field("day", pa.date32())))
-
-
-def _commit_name(version: int) -> str:
-    return f"{version:020d}.json"
-
-
-def _written(file: Place) -> float:
-    return file.stat().st_mtime if isinstance(file, Path) else file.mtime()

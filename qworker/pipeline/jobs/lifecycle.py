@@ -1,5 +1,6 @@
 """Lifecycles: the journal's events as one row per message.
 
+A run may be started again under its id once the earlier one is forgotten; then there is a row for each of its lives.
 Order within a queue is (epoch, number), never the clock. A message has *ended* after one of ENDS, or it is dead;
 `redriven` opens a dead one again. So a message with R redrives dies or ends at most R + 1 times, and only the last of
 these may be an end.
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DELIVERED", "ENDS", "final_end", "lifecycles", "order"]
+__all__ = ["DELIVERED", "ENDS", "KEYS", "final_end", "life", "lifecycles", "order"]
+
+#: The columns that name a message.
+KEYS: Final = ("queue", "shard", "message_id")
+#: The ids of plain messages, `<lease>.<index>`: each event of one has the time of its own, as long as it has no header.
+_PLAIN_ID: Final = r"\.[0-9]+$"
 
 #: Events that end a message. `purged` of a dead letter is not one: the message was dead before.
 ENDS: Final = ("acked", "discarded", "expired", "cancelled")
@@ -36,44 +42,53 @@ def final_end() -> Column:
     )
 
 
-def lifecycles(events: DataFrame) -> DataFrame:
-    """One row per message with an event.
+def life() -> Column:
+    """Which life of a message an event belongs to: when it was sent; the same for all events of a plain message."""
+    from pyspark.sql import functions as F
 
-    queue, shard, message_id · sent_ts (of the header), due_ts (the last redrive, else when it first was ready) ·
-    sent_seen, unsure BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose death
-    came before the data is left out) · first, last, first_ack, last_delivery, first_over, last_over (of ends and
-    deaths) STRUCT<epoch, number>, null without · last_event, end_event, first_ts, last_ts, last_reason, last_error,
-    task, attempts INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or `open`.
+    plain = F.col("message_id").contains(".") & F.col("message_id").rlike(_PLAIN_ID)
+    begun = F.when(~plain, F.col("sent_ts"))
+    return F.coalesce(begun, F.lit(0).cast("timestamp"))
+
+
+def lifecycles(events: DataFrame) -> DataFrame:
+    """One row per message with an event, and per life of one that was sent again under its id.
+
+    queue, shard, message_id, life TIMESTAMP · sent_ts (of the header), due_ts (the last redrive, else when it first
+    was ready) · sent_seen BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose
+    death came before the data is left out) · first, last, first_ack, first_delivery, last_delivery, first_over,
+    last_over (of ends and deaths) STRUCT<epoch, number>, null without · last_event, end_event, first_ts, last_ts,
+    last_reason, last_error, task, attempts INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or
+    `open`.
     """
     from pyspark.sql import functions as F
 
     event, position = F.col("event"), order()
     delivery = event.isin(*DELIVERED)
-    decisive = event != "unsure"
     over = final_end() | (event == "dead")
     seen = (
         events.where(
-            "event not in ('gap', 'mode', 'unreadable') and message_id is not null and message_id <> '-'"
+            "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
         )
-        .groupBy("queue", "shard", "message_id")
+        .groupBy(*KEYS, life().alias("life"))
         .agg(
             F.min("sent_ts").alias("sent_ts"),
             F.min("ready_ts").alias("ready_ts"),
             F.max(F.when(event == "redriven", F.col("ts"))).alias("redriven_ts"),
             F.max(event == "sent").alias("sent_seen"),
-            F.max(event == "unsure").alias("unsure"),
             F.count(F.lit(1)).alias("events"),
             F.count(F.when(event == "acked", 1)).alias("acks"),
             F.count(F.when(final_end(), 1)).alias("ends"),
             F.count(F.when(event == "dead", 1)).alias("deaths"),
             F.count(F.when(event == "redriven", 1)).alias("redrives"),
             F.min(F.when(event == "acked", position)).alias("first_ack"),
+            F.min(F.when(delivery, position)).alias("first_delivery"),
             F.max(F.when(delivery, position)).alias("last_delivery"),
             F.min(position).alias("first"),
             F.min("ts").alias("first_ts"),
             F.max(position).alias("last"),
             F.min_by("event", position).alias("first_event"),
-            F.max_by(F.when(decisive, event), F.when(decisive, position)).alias("last_event"),
+            F.max_by("event", position).alias("last_event"),
             F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
             F.min(F.when(over, position)).alias("first_over"),
             F.max(F.when(over, position)).alias("last_over"),

@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.failures import clear_errors, marked_errors
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.store import ObjectPath, Place, cannot_write, one_line, open_write
+from qworker.pipeline.jobs.store import (
+    ObjectPath,
+    Place,
+    absent,
+    cannot_write,
+    one_line,
+    open_write,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_objects", "read_written", "write_rows"]
+__all__ = ["read_objects", "read_written", "write_rows", "written_whole"]
 
 #: Files of a task, at most.
 _FILES: Final = 32
@@ -98,11 +105,17 @@ def write_rows(frame: DataFrame, directory: Place) -> None:
         raise cannot_write(directory, error, "nothing was kept") from error
 
 
+def written_whole(directory: Place) -> bool:
+    """Whether all is there that `write_rows` has written."""
+    try:
+        return not absent(_named(directory))
+    except FileNotFoundError:
+        return False
+
+
 def read_written(spark: SparkSession, directory: Place, schema: StructType) -> DataFrame:
     """Read what `write_rows` has written, with these columns. Raises `FileNotFoundError` if it was not whole."""
-    marker = directory / "_SUCCESS"
-    text = marker.read_text(encoding="utf-8") if isinstance(marker, Path) else marker.read_text()
-    files: list[Place] = [directory / name for name in text.split()]
+    files = _named(directory)
     if isinstance(directory, ObjectPath):
         return read_objects(spark, files, schema)
     if not files:
@@ -111,6 +124,13 @@ def read_written(spark: SparkSession, directory: Place, schema: StructType) -> D
     if not files:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*map(str, files))
+
+
+def _named(directory: Place) -> list[Place]:
+    """List the files that count. Raises `FileNotFoundError`."""
+    marker = directory / "_SUCCESS"
+    text = marker.read_text(encoding="utf-8") if isinstance(marker, Path) else marker.read_text()
+    return [directory / name for name in text.split()]
 
 
 def _batches(file: ObjectPath, columns: Any) -> Iterator[pa.RecordBatch]:

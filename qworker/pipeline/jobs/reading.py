@@ -10,19 +10,23 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.archive import continued, ends_of_rows, read_archive
-from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, lost_ids
-from qworker.pipeline.jobs.increment import Increment, unfinished
-from qworker.pipeline.jobs.lake import Day, Lake
+from qworker.pipeline.jobs.archived import Continued, continued, ends_of_rows, read_archive
+from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
+from qworker.pipeline.jobs.carrying import unfinished
+from qworker.pipeline.jobs.days import Day
+from qworker.pipeline.jobs.holes import GONE
+from qworker.pipeline.jobs.increment import Increment
+from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.jobs.store import Place
 from qworker.pipeline.source import offsets
-from qworker.pipeline.source.offsets import Offsets, Range
+from qworker.pipeline.source.offsets import Offsets
 from qworker.pipeline.source.options import ReadOptions
 from qworker.store.url import ServerURL
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
@@ -80,18 +84,21 @@ def read_events(
         assert stored is not None, "give an archive, or the options of the data source"
         return stored
     given = {**source, "failOnDataLoss": "false", **({"queues": queues} if queues else {})}
-    back: list[Range] = []
+    rows: list[pa.RecordBatch] = []
     if lake is not None:
         lake.check_namespace(ReadOptions.of(given).namespace)
         begun = offsets.read(lake.offsets()) if lake.offsets() else ends_of_rows(spark, lake)
         options = ReadOptions.of(given)
-        begun, back = continued(spark, lake, options, begun)
-        if begun:
-            given["startingOffsets"] = json.dumps(offsets.dump(begun))
+        after = continued(spark, lake, options, begun)
+        if after.positions:
+            given["startingOffsets"] = json.dumps(offsets.dump(after.positions))
+        rows = _gaps(after, begun, queues)
     live = spark.read.format("qworker").options(**given).option("table", "journal").load().persist()
     if stored is None:
         return live
-    return stored.unionByName(live).unionByName(_gaps(spark, back, live))
+    if rows:
+        live = live.unionByName(_frame(spark, rows).select(*live.columns))
+    return stored.unionByName(live)
 
 
 def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
@@ -106,11 +113,11 @@ def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
 
 def sizes_of(lake: Lake, queues: str | None, since: datetime | None) -> dict[Place, int]:
     """List the files that a read needs, with their bytes."""
-    patterns = [part.strip() for part in (queues or "*").split(",")]
+    chosen = _chosen(queues)
     wanted = {} if since is None else lake.since(since)
 
     def needed(day: Day) -> bool:
-        if not any(fnmatchcase(day.queue, pattern) for pattern in patterns):
+        if not chosen(day.queue):
             return False
         if since is None:
             return True
@@ -125,12 +132,8 @@ def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
     noted = None if lake is None else lake.offsets()
     if noted is None:
         return None
-    patterns = [part.strip() for part in (queues or "*").split(",")]
-    return {
-        name: position
-        for name, position in offsets.read(noted).items()
-        if any(fnmatchcase(split_shard_name(name)[0], pattern) for pattern in patterns)
-    }
+    chosen = _chosen(queues)
+    return {name: at for name, at in offsets.read(noted).items() if chosen(name)}
 
 
 def reach(spark: SparkSession, lake: Lake, seen: Seen | None) -> tuple[Offsets, frozenset[str]]:
@@ -146,16 +149,29 @@ def reach(spark: SparkSession, lake: Lake, seen: Seen | None) -> tuple[Offsets, 
     )
 
 
-def _gaps(spark: SparkSession, back: Sequence[Range], like: DataFrame) -> DataFrame:
-    """Make the rows `gap` of journals that were rolled back since they were archived."""
-    import pyarrow as pa
-
+def _gaps(after: Continued, begun: Offsets, queues: str | None) -> list[pa.RecordBatch]:
+    """Make the rows `gap` of journals that were rolled back since they were archived, or that are gone."""
+    from qworker.pipeline.source.decoding import gap_batch
     from qworker.pipeline.source.scanning import forgotten_batch
 
-    batches = [forgotten_batch(part) for part in back if part.forgotten is not None]
-    if not batches:
-        return like.limit(0)
-    return spark.createDataFrame(pa.Table.from_batches(batches)).select(*like.columns)
+    rows = [forgotten_batch(part) for part in after.back if part.forgotten is not None]
+    for name in filter(_chosen(queues), after.gone):
+        at = begun[name]
+        reason = f"{GONE}: its journal is not in Redis any more"
+        rows.append(gap_batch(name, at.epoch, at.entry, at.event or 0, reason, None))
+    return rows
+
+
+def _frame(spark: SparkSession, rows: Sequence[pa.RecordBatch]) -> DataFrame:
+    import pyarrow as pa
+
+    return spark.createDataFrame(pa.Table.from_batches(rows))
+
+
+def _chosen(queues: str | None) -> Callable[[str], bool]:
+    """A test whether the name of a queue or shard matches these names or patterns, separated by commas."""
+    patterns = [part.strip() for part in (queues or "*").split(",")]
+    return lambda name: any(fnmatchcase(split_shard_name(name)[0], pattern) for pattern in patterns)
 
 
 def take_snapshot(spark: SparkSession, source: Mapping[str, str]) -> Snapshot:
@@ -214,6 +230,9 @@ def audit_increment(
         def keep(rows: DataFrame, record: Record) -> None:
             if given.get("suspects") is None and not rows.where("lost").isEmpty():
                 return  # All is judged again: see `_audit`.
+            last.sizes(
+                lake
+            )  # A vacuum may have deleted files meanwhile: what they had would be missing.
             last.keep(unfinished(rows), record, version=version, ends=ends)
 
         return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
@@ -239,7 +258,7 @@ def _audit(
     result = judge(journal, snapshot=snapshot)
     if not result.lost:
         return result
-    suspects = lost_ids(journal, window=window, snapshot=snapshot, seen=seen).persist()
+    suspects = gone_ids(journal, window=window, snapshot=snapshot, seen=seen).persist()
     suspects.count()
     snapshot = take_snapshot(spark, source)
     return judge(events(), snapshot=snapshot, suspects=suspects)

@@ -22,15 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
+from qworker.pipeline.jobs.carrying import recent
+from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.increment import Increment, recent
-from qworker.pipeline.jobs.lake import FilesRead, Lake
+from qworker.pipeline.jobs.holes import IN_RECORD, Hole
+from qworker.pipeline.jobs.increment import Increment
+from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.reading import reach, read_events
-from qworker.pipeline.jobs.record import IN_RECORD, Hole, Record, examine
+from qworker.pipeline.jobs.record import Record, examine
 from qworker.pipeline.jobs.store import Place, cannot_write, one_line, open_write
 from qworker.pipeline.report import series
-from qworker.pipeline.report.document import Scope, draw, new_sums
+from qworker.pipeline.report.document import draw, new_sums
+from qworker.pipeline.report.scope import Scope
 from qworker.pipeline.report.sums import Sums
 
 if TYPE_CHECKING:
@@ -83,7 +87,7 @@ def report_increment(
     `restart`: read all of it. Raises `PipelineError` if what the next report needs cannot be written.
     """
     lake = lake.pinned()
-    nothing = Increment(lake.root / "_report")
+    nothing = Increment.anew(lake, "report")
     nothing.check_writable()
     if restart:
         return _report(spark, lake, scope, None, nothing, on_step)

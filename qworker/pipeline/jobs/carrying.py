@@ -1,0 +1,89 @@
+"""What a run needs of the one before: messages that may still change, and holes that their ends may be in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Final
+
+from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
+from qworker.pipeline.jobs.lifecycle import KEYS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from qworker.pipeline.jobs.record import Record
+
+__all__ = ["last_holes", "needed_events", "recent", "unfinished"]
+
+#: How long after its end a message is still watched for another one.
+_WATCHED: Final = timedelta(hours=1)
+
+
+def needed_events(
+    record: Record, kept: DataFrame, begins: Mapping[Shard, tuple[int, int]]
+) -> DataFrame:
+    """The events that the archive has of the messages `kept`, and the modes of journals that do not have everything.
+
+    `begins`: shard → the first event that is not in the archive: it comes again, with the archive.
+    """
+    from pyspark.sql import functions as F
+
+    spark = kept.sparkSession
+    stored = spark.createDataFrame(
+        [(*shard, *begin) for shard, begin in begins.items()],
+        "queue STRING, shard INT, begun_epoch BIGINT, begun_number BIGINT",
+    )
+    before = F.struct("epoch", "number") < F.struct("begun_epoch", "begun_number")
+    events = (
+        record.events.where("event not in ('gap', 'mode')")
+        .join(F.broadcast(stored), ["queue", "shard"])
+        .where(before)
+        .drop("begun_epoch", "begun_number")
+    )
+    columns, keys = events.columns, list(KEYS)
+    modes = [
+        tuple(getattr(row, name) if name in row else None for name in columns)
+        for row in record.modes
+        if (row.epoch, row.number) < begins.get((row.queue, row.shard), (0, 0))
+    ]
+    return (
+        events.join(kept.select(*keys), keys, "left_semi")
+        .unionByName(spark.createDataFrame(modes, events.schema))
+        .coalesce(8)
+    )
+
+
+def last_holes(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
+    """The last position and the last time of the holes of each shard; what has no end yet ends at `at`."""
+    found: dict[Shard, Hole] = {}
+    for hole in holes:
+        if hole.why in IN_RECORD:
+            continue
+        shard, until = (hole.queue, hole.shard), hole.until or at
+        known = found.get(shard)
+        epoch, after = hole.epoch, hole.after
+        if known is not None and known.until is not None:
+            epoch, after = max((known.epoch, known.after), (epoch, after))
+            until = max(known.until, until)
+        found[shard] = Hole(*shard, epoch, after, None, None, until, hole.why)
+    return tuple(found.values())
+
+
+def recent(rows: DataFrame) -> Column:
+    """Whether a message had an event in the last hour of these lifecycles."""
+    from pyspark.sql import functions as F
+
+    newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
+    return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - _WATCHED)
+
+
+def unfinished(rows: DataFrame) -> DataFrame:
+    """The messages of lifecycles that an audit has judged and the next one needs: queue, shard, message_id."""
+    from pyspark.sql import functions as F
+
+    told = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
+    needed = ((F.col("state") == "open") | recent(rows)) & ~told
+    return rows.where(needed).select(*KEYS)

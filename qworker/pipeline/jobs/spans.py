@@ -1,0 +1,182 @@
+"""The numbers of events, as Spark counts them: which epochs are whole, and what is missing or twice in others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.errors import ArchiveDamagedError
+from qworker.formats import count
+from qworker.pipeline.jobs.holes import Hole, Shard, Span, utc
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["each_once", "inside", "read_spans"]
+
+#: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
+_BITS: Final = 65_536
+_EPOCH: Final = ("queue", "shard", "epoch")
+
+
+def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
+    """Read the spans of the epochs of each shard, in the order of time.
+
+    Raises `ArchiveDamagedError` for rows without a number, which another program wrote.
+    """
+    from pyspark.sql import functions as F
+
+    low = F.col("number") % _BITS
+    unsure = F.when(F.col("event") == "unsure", F.struct("number", "ts"))
+    rows = (
+        events.where("event <> 'gap'")
+        .groupBy(*_EPOCH)
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min("number").alias("least"),
+            F.max("number").alias("most"),
+            F.min("ts").alias("since"),
+            F.max("ts").alias("until"),
+            F.sum(F.col("number").cast("decimal(20,0)")).alias("total"),
+            F.sum(low * low).alias("squares"),
+            F.max(unsure).alias("unsure"),
+            F.count(F.when(F.expr("number is null or shard is null or epoch is null"), 1)).alias(
+                "foreign"
+            ),
+        )
+        .collect()
+    )
+    for row in rows:
+        if row.foreign or row.queue is None:
+            raise ArchiveDamagedError(
+                f"queue {row.queue}",
+                f"{count(row.foreign or row.rows, 'row')} without queue or number: qworker did not write them",
+            )
+    spans: dict[Shard, list[Span]] = defaultdict(list)
+    for row in rows:
+        expected = row.most - row.least + 1
+        whole = (
+            row.rows == expected
+            and int(row.total) == (row.least + row.most) * expected // 2
+            and row.squares == _squares(row.most + 1) - _squares(row.least)
+        )
+        spans[row.queue, row.shard].append(
+            Span(
+                row.queue,
+                row.shard,
+                row.epoch,
+                row.rows,
+                row.least,
+                row.most,
+                utc(row.since),
+                utc(row.until),
+                whole,
+                row.unsure and (row.unsure.number, utc(row.unsure.ts)),
+            )
+        )
+    for of_shard in spans.values():
+        of_shard.sort(key=lambda span: (span.since or datetime.min.replace(tzinfo=UTC), span.epoch))
+    return spans
+
+
+def each_once(
+    events: DataFrame, broken: Sequence[Span]
+) -> tuple[DataFrame, dict[Shard, int], list[Hole]]:
+    """Leave out rows that are there again; count them, and find numbers that different events have."""
+    from pyspark.sql import functions as F
+
+    same = [*_EPOCH, "number", "event", "message_id", "ts"]
+    within = _of(broken) & (F.col("event") != "gap")
+    numbers = (
+        events.where(within)
+        .groupBy(*same)
+        .agg(F.count(F.lit(1)).alias("rows"))
+        .groupBy(*_EPOCH, "number")
+        .agg(
+            F.sum(F.col("rows") - 1).alias("again"),
+            F.count(F.lit(1)).alias("versions"),
+            F.min("ts").alias("since"),
+            F.max("ts").alias("until"),
+        )
+        .where("again > 0 or versions > 1")
+        .groupBy(*_EPOCH)
+        .agg(
+            F.sum("again").alias("again"),
+            F.sum(F.col("versions") - 1).alias("reused"),
+            F.min(F.when(F.col("versions") > 1, F.col("number"))).alias("first"),
+            F.min(F.when(F.col("versions") > 1, F.col("since"))).alias("since"),
+            F.max(F.when(F.col("versions") > 1, F.col("until"))).alias("until"),
+        )
+        .collect()
+    )
+    if not numbers:
+        return events, {}, []
+    doubled: dict[Shard, int] = defaultdict(int)
+    reused = []
+    for row in numbers:
+        if row.again:
+            doubled[row.queue, row.shard] += row.again
+        if row.reused:
+            where = (row.queue, row.shard, row.epoch, row["first"] - 1)
+            times = (utc(row.since), utc(row.until))
+            reused.append(Hole(*where, row.reused, *times, "used twice"))
+    once = events.where(within).dropDuplicates(same)
+    return events.where(~within).unionByName(once), dict(doubled), reused
+
+
+def inside(events: DataFrame, broken: Sequence[Span]) -> dict[tuple[str, int, int], list[Any]]:
+    """Find the numbers that are missing between others: (queue, shard, epoch) → rows before, number and their times."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not broken:
+        return {}
+    before = F.lag(F.struct("number", "ts")).over(Window.partitionBy(*_EPOCH).orderBy("number"))
+    rows = (
+        events.where(_of(broken) & (F.col("event") != "gap"))
+        .select(*_EPOCH, "number", "ts")
+        .withColumn("before", before)
+        .where("number - before.number > 1")
+        .select(
+            *_EPOCH,
+            "number",
+            F.col("ts").alias("until"),
+            F.col("before.number").alias("after"),
+            F.col("before.ts").alias("since"),
+        )
+        .orderBy(*_EPOCH, "number")
+        .collect()
+    )
+    found: dict[tuple[str, int, int], list[Any]] = defaultdict(list)
+    for row in rows:
+        found[row.queue, row.shard, row.epoch].append(row)
+    return found
+
+
+def _of(spans: Sequence[Span]) -> Column:
+    """Whether a row belongs to one of these epochs."""
+    from pyspark.sql import functions as F
+
+    return reduce(
+        or_,
+        (
+            (F.col("queue") == span.queue)
+            & (F.col("shard") == span.shard)
+            & (F.col("epoch") == span.epoch)
+            for span in spans
+        ),
+    )
+
+
+def _squares(stop: int) -> int:
+    """Add up the squares of the last 16 bits of 0 … stop - 1."""
+    rounds, rest = divmod(stop, _BITS)
+
+    def up_to(number: int) -> int:
+        return (number - 1) * number * (2 * number - 1) // 6
+
+    return rounds * up_to(_BITS) + up_to(rest)

@@ -1,0 +1,167 @@
+"""The verdict on each message: whether its lifecycle has ended as it should, beside what Redis holds now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
+from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, life, lifecycles, order
+from qworker.pipeline.jobs.record import Record, Seen
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["LIVES", "Snapshot", "Window", "judged", "started_late"]
+
+_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+#: The columns that name one life of a message.
+LIVES: Final = (*KEYS, "life")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Messages sent from `since` (inclusive) until `until` (exclusive); None: no bound."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def holds(self) -> Column:
+        """Whether a row's sent_ts is in the window."""
+        from pyspark.sql import functions as F
+
+        test = F.lit(True)
+        if self.since is not None:
+            test = test & (F.col("sent_ts") >= F.lit(self.since))
+        if self.until is not None:
+            test = test & (F.col("sent_ts") < F.lit(self.until))
+        return test
+
+    def reaches(self, hole: Hole) -> bool:
+        """Whether a hole may hide events of the window, among them one at the beginning of the data."""
+        return self.since is None or hole.until is None or hole.until > self.since
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The messages in Redis, read from the time `taken` on. Columns: queue, shard, message_id, state."""
+
+    taken: datetime
+    messages: DataFrame
+
+
+def judged(
+    record: Record,
+    window: Window,
+    snapshot: Snapshot | None,
+    suspects: DataFrame | None,
+    seen: Seen | None,
+) -> DataFrame:
+    """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding."""
+    from pyspark.sql import functions as F
+
+    keys = list(KEYS)
+    rows = lifecycles(record.events.where(window.holds()))
+    if snapshot is None:
+        rows = rows.withColumn("stored", F.lit(None).cast("string"))
+    else:
+        stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
+        rows = rows.join(stored, keys, "left")
+    rows = _beside_holes(rows, record, () if seen is None else seen.holes)
+    is_open = F.col("state") == "open"
+    absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
+    if suspects is not None:
+        known = suspects.select(*keys, F.lit(True).alias("suspect"))
+        rows = rows.join(known, keys, "left")
+        absent = absent & F.coalesce("suspect", F.lit(False))
+    quiet = F.col("last_ts") < F.lit(snapshot.taken) if snapshot is not None else F.lit(False)
+    doubtful = F.col("in_hole")
+    # A message that died is redriven before it ends again; that may be missing.
+    over = (F.col("ends") + F.col("deaths") > F.col("redrives") + 1) & ~F.col("redrive_in_hole")
+    gone = absent & quiet
+    return rows.select(
+        *rows.columns,
+        (gone & ~doubtful).alias("lost"),
+        (gone & doubtful).alias("unsure"),
+        ((F.col("acks") > 1) | (F.col("ends") > 1) | over).alias("acked_twice"),
+        F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False)).alias(
+            "delivered_late"
+        ),
+    )
+
+
+def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> DataFrame:
+    """Add `in_hole`: the end of a message may be in a hole, and `redrive_in_hole`: a redrive between two ends may be.
+
+    It may be in every hole after its first event: events after that hole may be those of a late delivery. Or it may be
+    in an event `unsure` after its first delivery: which is known only if deliveries were journalled.
+    """
+    from pyspark.sql import functions as F
+
+    holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
+    shards = {(hole.queue, hole.shard) for hole in (*holes, *record.unsure)}
+    if not shards:
+        return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
+
+    def of(shard: Shard, some: Iterable[Hole]) -> list[Hole]:
+        return [hole for hole in some if (hole.queue, hole.shard) == shard]
+
+    def places(some: Iterable[Hole]) -> list[tuple[int, int]]:
+        return [(hole.epoch, hole.after) for hole in some]
+
+    known = rows.sparkSession.createDataFrame(
+        [
+            (
+                *shard,
+                places(behind := of(shard, holes)),
+                max((hole.until or _NEVER for hole in behind), default=None),
+                places(of(shard, record.unsure)),
+                bool(of(shard, record.unheard)),
+            )
+            for shard in shards
+        ],
+        "queue STRING, shard INT, behind ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, until TIMESTAMP, "
+        "unsure ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, unheard BOOLEAN",
+    )
+    # By position; and by time, for epochs that a clock set back has put in another order.
+    inside = (F.array_max("behind") >= F.col("first")) | (F.col("first_ts") < F.col("until"))
+    between = F.exists("behind", lambda at: (at >= F.col("first_over")) & (at < F.col("last_over")))
+    begun = F.when(~F.col("sent_seen") | F.col("unheard"), F.col("first")).otherwise(
+        F.col("first_delivery")
+    )
+    told = F.array_max("unsure") >= begun
+    return (
+        rows.join(F.broadcast(known), ["queue", "shard"], "left")
+        .withColumns(
+            {
+                "in_hole": F.coalesce(inside, F.lit(False)) | F.coalesce(told, F.lit(False)),
+                "redrive_in_hole": F.coalesce(between, F.lit(False)),
+            }
+        )
+        .drop("behind", "until", "unsure", "unheard")
+    )
+
+
+def started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
+    """Messages with a delivery after their first ack that was also received or started after it.
+
+    Only messages whose last delivery comes after their first ack are read: on a clean run there are none.
+    """
+    from pyspark.sql import Window as Rows
+    from pyspark.sql import functions as F
+
+    suspects = rows.where("delivered_late").select(*LIVES, "first_ack")
+    acked_ts = F.min(F.when(F.col("event") == "acked", F.col("ts"))).over(Rows.partitionBy(*LIVES))
+    started = (F.col("event") == "delivered") | (
+        F.greatest("delivered_ts", "started_ts") > F.col("acked_ts")
+    )
+    return (
+        events.withColumn("life", life())
+        .join(F.broadcast(suspects), list(LIVES))
+        .withColumn("acked_ts", acked_ts)
+        .where(F.col("event").isin(*DELIVERED) & (order() > F.col("first_ack")) & started)
+        .select(*LIVES)
+        .distinct()
+    )
