@@ -119,6 +119,22 @@ def test_it_holds_over_all_queues_and_what_one_leaves_goes_to_others(worlds: Any
     assert world.receive(other) == 3
 
 
+def test_a_slot_that_was_given_up_rests_before_another_queue_has_it(worlds: Any) -> None:
+    """Until replicas know of it: no failover brings it back to the first one while the other uses it."""
+    world = worlds(2)
+    world.limit(concurrency=3)
+    _, other = world.drives
+    world.send(other, 5)
+    assert world.receive(other) == 1
+    resting = Balancer(world.namespace, rest_ms=60_000)
+    for _ in range(4):
+        world.balance(resting)
+    assert world.receive(other) == 0
+    while world.balance():
+        pass
+    assert world.receive(other) == 2
+
+
 @pytest.mark.parametrize(("slots", "turns"), [(1, 30), (3, 6), (2, 0)])
 def test_a_slot_that_is_left_over_moves_seldom(slots: int, turns: int) -> None:
     """It is idle for a moment whenever it does: every ten seconds, or two where a shard has none without it."""

@@ -15,7 +15,7 @@ from qworker.fsck.damage import REMEDIES, Damage, Kind
 from qworker.wire.envelope import Envelope
 from qworker.wire.keys import QueueKeys
 from tests.fsck.damage import DAMAGES, fill
-from tests.lua.drive import Drive
+from tests.lua.drive import NOW, Drive
 
 
 @pytest.fixture
@@ -61,6 +61,13 @@ def test_results_are_no_damage(drive: Drive) -> None:
     drive.redis.set(gone.result("b"), "ok\n2", px=60_000)
     assert checked(drive, repair=True) == []
     assert drive.redis.exists(drive.keys.result("a"), gone.result("b")) == 2
+
+
+def test_a_throttle_that_is_over_is_no_damage(drive: Drive) -> None:
+    """Its key outlives its message, and a reaper prunes it minutes later."""
+    drive.redis.hset(drive.keys.unique, "k", f"gone {NOW} for")
+    assert checked(drive, repair=True) == []
+    assert drive.redis.hexists(drive.keys.unique, "k")
 
 
 def test_a_sound_queue_is_clean(drive: Drive) -> None:

@@ -25,9 +25,9 @@ if not seen then return { 'OK', text(now), why } end
 local reply = { 'OK', text(now), '' }
 for i = FIRST_PAIR, #ARGV, 2 do
   local key, value = ARGV[i], ARGV[i + 1]
-  -- A key that is held for a time outlives its message.
-  local timed = tonumber(string.match(value, '^%S+ (%d+) for$')) or 0
-  local gone = redis.call('HGET', unique, key) == value and not seen[string.match(value, '^%S+') or ''] and timed <= now
+  -- A key that is held for a time outlives its message; it is pruned some time after that.
+  local timed = string.find(value, '^%S+ %d+ for$')
+  local gone = redis.call('HGET', unique, key) == value and not seen[string.match(value, '^%S+') or ''] and not timed
   if gone and repair then redis.call('HDEL', unique, key) end
   reply[#reply + 1] = gone and 1 or 0
 end
