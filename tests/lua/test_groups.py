@@ -290,6 +290,18 @@ def test_rate_limited_members_let_their_group_wait(drive: Drive) -> None:
     assert get(drive, "l4", at=NOW + 30_000) == ["a0", "a1"]
 
 
+def test_of_several_waits_of_a_group_the_latest_counts(drive: Drive) -> None:
+    """Whichever handler says so last."""
+    put(drive, "a:a0", "a:a1")
+    drive.receive("l1", 2)
+    limited = Outcomes("l1")
+    limited.limit("1", 30_000)
+    limited.limit("2", 1000)
+    drive.settle(limited)
+    assert get(drive, "l2", at=NOW + 29_999) == []
+    assert get(drive, "l3", at=NOW + 30_000) == ["a0", "a1"]
+
+
 def test_expired_and_cancelled_members_end(drive: Drive) -> None:
     """They are not delivered, and their group goes on."""
     put(drive, "a:a0", ttl_ms=1000)
