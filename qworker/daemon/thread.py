@@ -147,7 +147,7 @@ class EmbeddedReaper:
 
     def _passed(self, tick: Tick | None) -> None:
         self._passing = tick is not None
-        self.metrics.passed(tick, self.reaper.scheduler.tasks)
+        self.metrics.passed(tick, self.reaper.scheduler.known.tasks)
         if tick is not None and self._mode != "off" and time.monotonic() >= self._inspect_at:
             try:
                 self._inspect()

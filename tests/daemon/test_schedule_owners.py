@@ -166,7 +166,7 @@ def test_a_paused_schedule_rests_until_it_is_resumed(
     assert pause(client, keys, "s") is True
     assert pause(client, keys, "s") is False
     long_ago(client, namespace, 3, "s")
-    for entry in reaper.scheduler._jobs.values():
+    for entry in reaper.scheduler.known.jobs.values():
         entry.fired_ms = entry.due_ms = 0
     reaper.tick()
     reaper.close()

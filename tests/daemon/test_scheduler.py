@@ -12,21 +12,16 @@ import pytest
 
 from qworker.app.schedule import Schedule, cron, every
 from qworker.client.execute.sync import Client
+from qworker.daemon.known_schedules import READ_S
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.scheduler import (
-    LOOK_MS,
-    MOST_MISSED,
-    ON_TIME_MS,
-    READ_S,
-    Scheduler,
-    due_slots,
-)
+from qworker.daemon.scheduler import LOOK_MS, Scheduler
 from qworker.daemon.schedules import (
     ListedSchedule,
     find_scheduled,
     list_schedules,
     register,
 )
+from qworker.daemon.slots import MOST_MISSED, ON_TIME_MS, due_slots
 from qworker.daemon.tick import Tick
 from qworker.engine.settle import Outcomes
 from qworker.errors import InvalidNameError, ServerError
@@ -426,7 +421,7 @@ def test_new_queue_with_schedules_is_found_in_time(fleet: Fleet) -> None:
     reaper.tick(NOON - 10)
     fleet.schedule(every("1h"), NOON - HOUR_MS)
     assert reaper.tick(NOON).fired == {}
-    reaper.scheduler.forget()
+    reaper.scheduler.known.forget()
     assert reaper.tick(NOON).fired == {("a", "do_s"): 1}
 
 
