@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 import redis
 
-from qworker.engine.acl import LOADING, ROLES, Server, User, write_users
+from qworker.engine.acl import LOADING, Server, User, write_users
+from qworker.engine.acl_roles import ROLES
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from tests import servers
 

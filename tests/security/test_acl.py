@@ -29,7 +29,7 @@ from qworker.consumer.supervisor.operators.control import Control
 from qworker.daemon.preloading import Preloader
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import server_now_ms
-from qworker.engine.acl import ROLES
+from qworker.engine.acl_roles import ROLES
 from qworker.engine.feed import append_to_feed
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 import qworker
 from qworker.cli.main import cli
-from qworker.engine.acl import ROLES, Server, User, commands_of, write_users
+from qworker.engine.acl import Server, User, commands_of, write_users
+from qworker.engine.acl_roles import ROLES
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from qworker.errors import InvalidOptionError
 from qworker.store.connections import ConnectionFactory
