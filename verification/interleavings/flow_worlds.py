@@ -62,7 +62,7 @@ def _redriven(*, small: bool) -> World:
             Operator("olga", ("redrive", "*"), *([] if small else [("redrive", "*")])),
             Relayer("rita", faulty=[LATE] if small else _FAULTS),
         ],
-        before=_group(1, "first") if small else _group(2),
+        before=_group(1, "first"),
     )
 
 
