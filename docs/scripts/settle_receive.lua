@@ -168,32 +168,7 @@ local function acks_by_index(at, leases)
   end
   return acks
 end
--- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
--- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
--- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
--- written, move along and keep a deadline. `each`: every item gets a field of its own, as they are settled one by one.
-local function made(key, room, item, items, each, deadlines, deadline, id)
-  if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
-  if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
-    local added
-    if room then
-      added = redis.pcall('HSET', key, '0', item)
-      if added == 0 then return true end
-      if added == 1 then redis.call('HDEL', key, '0') end
-    elseif not items then
-      if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
-    elseif not each then
-      if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
-    else
-      local fields = {}
-      for i = 1, #items do fields[2 * i - 1], fields[2 * i] = i, items[i] end
-      if redis.pcall('HSET', key, unpack(fields)) == #items then return true end
-    end
-    redis.call('ZREM', deadlines, id)
-  end
-  if room then redis.call('RENAME', key, room) end
-  return false
-end
+-- What the short way receives, see lib/lone_receive.lua.
 
 local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 
@@ -219,6 +194,55 @@ local function with_others(ready, item, wanted)
     if #chunk == 0 then return nil end
   end
   return items
+end
+
+-- The same of several levels. `lists`: {key, length, …}, the lowest level first and that of `item` last. Also returns how many
+-- items are of each list: {key, number, …}.
+local function of_levels(lists, item, wanted)
+  local items, taken, bytes, number = { item }, {}, #item, 1
+  for at = #lists - 1, 1, -2 do
+    local key, length = lists[at], math.min(lists[at + 1], wanted - #items + number)
+    while number < length do
+      local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * #items / bytes)))
+      local chunk = redis.call('LRANGE', key, number, math.min(length, number + most) - 1)
+      for i = 1, #chunk do
+        bytes = bytes + #chunk[i]
+        if bytes > MAX_BYTES or not is_plain(chunk[i]) then return nil end
+        items[#items + 1] = chunk[i]
+      end
+      if #chunk == 0 then return nil end
+      number = number + #chunk
+    end
+    if number > 0 then taken[#taken + 1], taken[#taken + 2] = key, number end
+    number = 0
+  end
+  return items, taken
+end
+-- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
+-- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
+-- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
+-- written, move along and keep a deadline. `each`: every item gets a field of its own, as they are settled one by one.
+local function made(key, room, item, items, each, deadlines, deadline, id)
+  if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
+  if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
+    local added
+    if room then
+      added = redis.pcall('HSET', key, '0', item)
+      if added == 0 then return true end
+      if added == 1 then redis.call('HDEL', key, '0') end
+    elseif not items then
+      if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
+    elseif not each then
+      if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
+    else
+      local fields = {}
+      for i = 1, #items do fields[2 * i - 1], fields[2 * i] = i, items[i] end
+      if redis.pcall('HSET', key, unpack(fields)) == #items then return true end
+    end
+    redis.call('ZREM', deadlines, id)
+  end
+  if room then redis.call('RENAME', key, room) end
+  return false
 end
 
 -- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility and
@@ -250,7 +274,7 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels = ARGV[4], nil
+  local visibility_ms, levels, lists = ARGV[4], nil, nil
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
     if set.err or set[1] or set[2] then return nil end
@@ -261,21 +285,29 @@ local function settle_receive_short()
   if not visibility_ms then return nil end
   local waiting = left
   if levels and count > 0 then
+    lists = { ready, left }
     for level = 1, 9 do
       if string.find(levels, level, 1, true) then
         local length = redis.pcall('LLEN', KEYS[level + 1])
         if type(length) ~= 'number' then return nil end
-        if length > 0 then ready, waiting, left = KEYS[level + 1], length, left + length end
+        if length > 0 then
+          ready, waiting, left = KEYS[level + 1], length, left + length
+          lists[#lists + 1], lists[#lists + 2] = ready, length
+        end
       end
     end
-    if count > 1 and left > waiting and waiting < count then return nil end -- they would come from several lists
+    if waiting == left or waiting >= count then lists = nil end -- all come from one list
   end
-  local item, items, number = nil, nil, 0
+  local item, items, taken, number = nil, nil, nil, 0
   if left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
     if not is_plain(item) then return nil end
-    if count > 1 and waiting > 1 and #item < MAX_BYTES then
-      items = with_others(ready, item, math.min(count, waiting))
+    if count > 1 and (waiting > 1 or lists) and #item < MAX_BYTES then
+      if lists then
+        items, taken = of_levels(lists, item, math.min(count, left))
+      else
+        items = with_others(ready, item, math.min(count, waiting))
+      end
       if not items then return nil end
       number = #items
     end
@@ -291,7 +323,7 @@ local function settle_receive_short()
     ids = held_alone(leases)
   end
   if not ids or #ids ~= leases then return nil end
-  local received, acked, stored, unacked
+  local received, acked, stored, unacked, settled
   if room then
     received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
   else
@@ -300,7 +332,7 @@ local function settle_receive_short()
   local now, stamp = clock(ARGV[1], meta)
   if not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
-  if count > 0 and not item then
+  if not item and count > 0 then
     -- Without an item nothing is renamed.
     if renamed and redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
@@ -311,11 +343,18 @@ local function settle_receive_short()
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
+    if taken then
+      for i = 1, #taken, 2 do
+        local list = taken[i]
+        redis.call('LTRIM', list, taken[i + 1], -1)
+      end
+    else
+      redis.call('LTRIM', ready, number, -1)
+    end
   elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
     return nil
   end
-  if item then redis.call('LTRIM', ready, number, -1) end
-  local first, counted, settled = item, 0, nil
+  local first, counted = item, 0
   if room then
     if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
     counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)

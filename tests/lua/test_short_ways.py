@@ -323,6 +323,45 @@ def test_a_new_lease_that_exists_is_refused_with_nothing_written(drive: Drive, t
         assert drive.redis.evalsha(sha, len(keys), *keys, *words)[0] == b"LEASEUSED"
 
 
+@pytest.mark.parametrize("pair", [""], indirect=True)
+@pytest.mark.parametrize("count", [2, 41, 43, 44, 50, 1000])
+@pytest.mark.parametrize("lower", [item("r3"), item("soon", f" x={NOW + 5000}")])
+def test_a_batch_of_several_levels_takes_the_short_way(
+    pair: tuple[Drive, Drive], count: int, lower: str
+) -> None:
+    """Higher levels first, in order; one message that is not plain sends the call the long way, to the same end."""
+    results = []
+    for drive, text in zip(
+        pair, (only_short("settle_receive"), long_way("settle_receive")), strict=True
+    ):
+        drive.redis.hset(drive.keys.meta, mapping={"test": "1", "levels": "592"})
+        for level, number in ((9, 40), (5, 3), (0, 3)):
+            drive.redis.rpush(
+                drive.keys.ready[level], *(item(f"{level}-{n}") for n in range(number))
+            )
+        drive.redis.rpush(drive.keys.ready[0], lower, item("r4"))
+        sha = drive.redis.script_load(text)
+        keys = drive.standard_keys("N")
+        words = arguments("settle_receive", {2: str(count)}, 0, [])
+        reply = drive.redis.evalsha(sha, len(keys), *keys, *words)
+        if reply == b"nothing":
+            assert " x=" in lower
+            assert count > 46
+            reply = drive.redis.evalsha(
+                drive.redis.script_load(load_script("settle_receive").source),
+                len(keys),
+                *keys,
+                *words,
+            )
+        results.append(
+            _comparable(
+                reply[:9], drive.state("ready", "ready:5", "ready:9", "lease:N"), drive.base
+            )
+        )
+        assert reply[8][0].split()[1] == b"9-0"
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("field", ["5", "batch"])
 def test_a_new_lease_of_any_shape_is_refused_if_it_exists(

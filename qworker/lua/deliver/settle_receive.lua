@@ -22,6 +22,7 @@
 --- include lib/checks.lua
 do
 --- include lib/lone_acks.lua
+--- include lib/lone_items.lua
 --- include lib/lone_receive.lua
 end
 --- include lib/counters.lua

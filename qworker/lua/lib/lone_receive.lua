@@ -25,32 +25,6 @@ local function made(key, room, item, items, each, deadlines, deadline, id)
   return false
 end
 
-local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
-
--- Whether nothing keeps an item from being delivered: of our format, and without a flag that says until when, who waits, or
--- which group it is in.
-local function is_plain(item)
-  return string.find(item, '^q1 [^=\n]*\n')
-    or string.find(item, '^q1 [^\n]*\n') and not string.find(item, '^[^\n]* [xlg]=')
-end
-
--- The first item, which was read alone as a read copies whole items, and the others up to `wanted`; nil if one is not
--- plain, or they are more than a batch may hold.
-local function with_others(ready, item, wanted)
-  local items, number, bytes = { item }, 1, #item
-  while number < wanted do
-    local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * number / bytes)))
-    local chunk = redis.call('LRANGE', ready, number, math.min(wanted, number + most) - 1)
-    for i = 1, #chunk do
-      bytes, number = bytes + #chunk[i], number + 1
-      items[number] = chunk[i]
-      if bytes > MAX_BYTES or not is_plain(chunk[i]) then return nil end
-    end
-    if #chunk == 0 then return nil end
-  end
-  return items
-end
-
 -- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility and
 -- priorities, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_short()
@@ -80,7 +54,7 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels = ARGV[4], nil
+  local visibility_ms, levels, lists = ARGV[4], nil, nil
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
     if set.err or set[1] or set[2] then return nil end
@@ -91,21 +65,29 @@ local function settle_receive_short()
   if not visibility_ms then return nil end
   local waiting = left
   if levels and count > 0 then
+    lists = { ready, left }
     for level = 1, 9 do
       if string.find(levels, level, 1, true) then
         local length = redis.pcall('LLEN', KEYS[level + 1])
         if type(length) ~= 'number' then return nil end
-        if length > 0 then ready, waiting, left = KEYS[level + 1], length, left + length end
+        if length > 0 then
+          ready, waiting, left = KEYS[level + 1], length, left + length
+          lists[#lists + 1], lists[#lists + 2] = ready, length
+        end
       end
     end
-    if count > 1 and left > waiting and waiting < count then return nil end -- they would come from several lists
+    if waiting == left or waiting >= count then lists = nil end -- all come from one list
   end
-  local item, items, number = nil, nil, 0
+  local item, items, taken, number = nil, nil, nil, 0
   if left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
     if not is_plain(item) then return nil end
-    if count > 1 and waiting > 1 and #item < MAX_BYTES then
-      items = with_others(ready, item, math.min(count, waiting))
+    if count > 1 and (waiting > 1 or lists) and #item < MAX_BYTES then
+      if lists then
+        items, taken = of_levels(lists, item, math.min(count, left))
+      else
+        items = with_others(ready, item, math.min(count, waiting))
+      end
       if not items then return nil end
       number = #items
     end
@@ -121,7 +103,7 @@ local function settle_receive_short()
     ids = held_alone(leases)
   end
   if not ids or #ids ~= leases then return nil end
-  local received, acked, stored, unacked
+  local received, acked, stored, unacked, settled
   if room then
     received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
   else
@@ -130,7 +112,7 @@ local function settle_receive_short()
   local now, stamp = clock(ARGV[1], meta)
   if not received or not now then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
-  if count > 0 and not item then
+  if not item and count > 0 then
     -- Without an item nothing is renamed.
     if renamed and redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
@@ -141,11 +123,18 @@ local function settle_receive_short()
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
+    if taken then
+      for i = 1, #taken, 2 do
+        local list = taken[i]
+        redis.call('LTRIM', list, taken[i + 1], -1)
+      end
+    else
+      redis.call('LTRIM', ready, number, -1)
+    end
   elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
     return nil
   end
-  if item then redis.call('LTRIM', ready, number, -1) end
-  local first, counted, settled = item, 0, nil
+  local first, counted = item, 0
   if room then
     if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
     counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)
