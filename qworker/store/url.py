@@ -15,17 +15,26 @@ the wrong part and never quote it.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, quote
 
 from qworker.errors import InvalidOptionError
 from qworker.store.nodes import Address, decode, parse_nodes, parse_port
 from qworker.store.redacted import redacted
-from qworker.store.tls import TLS_OPTIONS, check_tls
+from qworker.store.tls import check_tls
+from qworker.store.url_parts import (
+    SENTINEL_OPTIONS,
+    check_path,
+    credentials_of,
+    database,
+    options_of,
+    socket_path,
+    split_url,
+    tcp_db,
+)
 
 __all__ = ["SCHEMES", "ServerURL"]
 
@@ -45,9 +54,6 @@ _KNOWN: Final = (
     "unix",
     "embedded",
 )
-_SENTINEL_OPTIONS: Final = ("sentinel_username", "sentinel_password")
-_OPTIONS: Final = ("db", *TLS_OPTIONS, *_SENTINEL_OPTIONS)
-_CREDENTIALS: Final = re.compile(r":.*@")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BAD_CHARACTER: Final = re.compile(r"[\x00-\x20\x7f]")
@@ -189,26 +195,26 @@ def _parse(text: str, field: str) -> ServerURL:
     if not text.startswith(f"{scheme}://"):
         raise InvalidOptionError(field, f"has no '//' after {scheme}:", SCHEMES)
     with redacted(field, "cannot be parsed", "check the brackets of an IPv6 address"):
-        parts = _split(text)
+        parts = split_url(text)
     if "#" in text:
         raise InvalidOptionError(field, "has a '#'", "write a plain '#' as %23")
-    options = _options(parts, field)
-    user, password = _credentials(parts, field)
+    options = options_of(parts, field)
+    user, password = credentials_of(parts, field)
     fields: dict[str, Any] = {
         "scheme": scheme,
         "username": user,
         "password": password,
         **check_tls(parts.scheme, options, field),
     }
-    for name in _SENTINEL_OPTIONS:
+    for name in SENTINEL_OPTIONS:
         if name in options and not scheme.endswith("+sentinel"):
             raise InvalidOptionError(
                 field, f"has the option {name} without Sentinels", "use it with redis+sentinel://"
             )
     match scheme.rpartition("+")[2]:
         case "unix":
-            path = _socket_path(parts, field)
-            return ServerURL(path=path, db=_db(options.get("db", "0"), field), **fields)
+            path = socket_path(parts, field)
+            return ServerURL(path=path, db=database(options.get("db", "0"), field), **fields)
         case "sentinel":
             return ServerURL(**_sentinels(parts, options, field), **fields)
         case "cluster":
@@ -216,7 +222,7 @@ def _parse(text: str, field: str) -> ServerURL:
     return ServerURL(
         host=decode(parts.hostname or "localhost", field),
         port=parse_port(parts, _DEFAULT_PORT, field),
-        db=_tcp_db(parts, options, field),
+        db=tcp_db(parts, options, field),
         **fields,
     )
 
@@ -233,13 +239,13 @@ def _sentinels(parts: SplitResult, options: dict[str, str], field: str) -> dict[
     return {
         "nodes": parse_nodes(parts.netloc, _SENTINEL_PORT, field),
         "service": service,
-        "db": _db(options.get("db", "0"), field),
-        **{name: options[name] for name in _SENTINEL_OPTIONS if name in options},
+        "db": database(options.get("db", "0"), field),
+        **{name: options[name] for name in SENTINEL_OPTIONS if name in options},
     }
 
 
 def _cluster(parts: SplitResult, options: dict[str, str], field: str) -> tuple[Address, ...]:
-    if _tcp_db(parts, options, field):
+    if tcp_db(parts, options, field):
         raise InvalidOptionError(field, "names a database", "a Cluster has only database 0")
     return parse_nodes(parts.netloc, _DEFAULT_PORT, field)
 
@@ -252,85 +258,5 @@ def _embedded(text: str, field: str) -> ServerURL:
             "embedded: names a directory, not a host",
             "write embedded: or embedded:/directory",
         )
-    _check_path(rest, field, "the embedded store has no users; write embedded:/directory")
+    check_path(rest, field, "the embedded store has no users; write embedded:/directory")
     return ServerURL(scheme="embedded", path=rest or None)
-
-
-def _credentials(parts: SplitResult, field: str) -> tuple[str | None, str | None]:
-    user, password = parts.username or None, parts.password
-    if user and password is None:
-        # A lone name may be a misplaced password, and users are shown.
-        raise InvalidOptionError(
-            field, "has a user without a password", "write user:password@, user:@ or :password@"
-        )
-    if user is None and not password:
-        return None, None
-    return user and decode(user, field), decode(password or "", field)
-
-
-def _split(text: str) -> SplitResult:
-    rest = text.partition("://")[2]
-    nodes = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    if "," not in nodes:
-        return urlsplit(text)
-    # From 3.14 on Python checks brackets as those of one host. `parse_nodes` checks each node.
-    return urlsplit(text.replace(nodes, "nodes", 1))._replace(netloc=nodes)
-
-
-def _socket_path(parts: SplitResult, field: str) -> str:
-    if parts.netloc.rpartition("@")[2]:
-        raise InvalidOptionError(
-            field, "names a host with unix://", "write unix:///absolute/path, with three slashes"
-        )
-    path = decode(parts.path, field)
-    if path in ("", "/"):
-        raise InvalidOptionError(field, "names no socket", "write unix:///absolute/path")
-    _check_path(path, field, "write unix://user:password@/path, with the third slash after them")
-    return path
-
-
-def _check_path(path: str, field: str, limit: str) -> None:
-    # Paths are shown, and this one may hold a password.
-    if _CREDENTIALS.search(path):
-        raise InvalidOptionError(field, "has user:password@ in its path", limit)
-
-
-def _tcp_db(parts: SplitResult, options: dict[str, str], field: str) -> int:
-    from_path = parts.path.removeprefix("/")
-    if from_path and "db" in options:
-        raise InvalidOptionError(
-            field, "names the database twice", "write /0 after the host, or ?db=0"
-        )
-    return _db(from_path or options.get("db", "0"), field)
-
-
-def _db(text: str, field: str) -> int:
-    # The server decides how many databases it has; 16 by default.
-    if re.fullmatch(r"[0-9]{1,5}", text) is None:
-        raise InvalidOptionError(field, "has a wrong database", "write a number from 0, as in /0")
-    return int(text)
-
-
-def _options(parts: SplitResult, field: str) -> dict[str, str]:
-    with redacted(field, "has a wrong query", "write ?name=value&name=value"):
-        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-    options: dict[str, str] = {}
-    for name, value in pairs:
-        if name in ("username", "password"):
-            raise InvalidOptionError(
-                field, f"has the option {name}", "write user:password@ before the host"
-            )
-        if name == "ssl_cert_reqs":
-            raise InvalidOptionError(
-                field,
-                "has the option ssl_cert_reqs, which qworker does not support",
-                "certificates are verified; insecure=true turns that off",
-            )
-        if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(_OPTIONS)}"
-            raise InvalidOptionError(field, "has an unknown option", hint)
-        if name in options:
-            raise InvalidOptionError(field, f"has the option {name} twice", "write it once")
-        options[name] = value
-    return options

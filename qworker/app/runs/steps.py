@@ -6,20 +6,19 @@ import re
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from qworker.app.control import Interrupted, Parked
 from qworker.app.runs.items import current_item
+from qworker.app.runs.signals import Wait
 from qworker.durations import Duration, duration_ms
 from qworker.engine.calls import Waiting
 from qworker.engine.run import Position, Step, keep_position, recall_steps, record_step
 from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
-    InvalidResultError,
-    SignalTimeoutError,
     shown,
 )
 from qworker.wire.memo import read_memo, write_memo
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from qworker.wire.keyring import Keyring
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["RunDelivery", "Steps", "Wait"]
+__all__ = ["RunDelivery", "Steps"]
 
 T = TypeVar("T")
 
@@ -278,26 +277,3 @@ class Steps:
         """Return the JSON of a stored value."""
         names = self._app.namespace, self.keys.name, self.id, step
         return read_memo(stored, self._app.keyring, *names)
-
-
-class Wait(msgspec.Struct, Generic[T], frozen=True):
-    """A wait for a signal: the fields of its value and its end."""
-
-    name: str
-    signal: str
-    end: str
-    delay_ms: int | None
-    decoder: msgspec.json.Decoder[T]
-
-    def value(self, stored: bytes) -> T:
-        """Convert the value that was given. Raises `SignalTimeoutError` if none was given in time."""
-        if not stored:
-            raise SignalTimeoutError(self.name)
-        try:
-            return self.decoder.decode(stored)
-        except msgspec.MsgspecError as error:
-            raise InvalidResultError(
-                f"signal {self.name!r}",
-                f"is not of the declared type: {error}",
-                "send it with that type",
-            ) from error
