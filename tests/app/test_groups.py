@@ -115,6 +115,16 @@ def test_limits_hold_at_once_and_in_each_shard(app: QWorker) -> None:
             assert redis.hgetall(keys.limits) == {b"*": b"c=2"}
 
 
+def test_a_burst_goes_with_the_rate_that_it_was_given_for(app: QWorker) -> None:
+    """Another rate has its own; other options of a limit stay."""
+    queue = app.queue("mail")
+    queue.set_limit("a", concurrency=4, rate="100/s", burst=50)
+    changed = queue.set_limit("a", rate="10/s")
+    assert (changed.concurrency, changed.rate, changed.burst) == (4, "10/1s", None)
+    assert queue.set_limit("a", rate="20/s", burst=7).burst == 7
+    assert queue.set_limit("a", weight=2).burst == 7
+
+
 def test_a_group_says_what_it_waits_for(app: QWorker) -> None:
     """Its own limits, or those of its parent."""
     queue = app.queue("mail")

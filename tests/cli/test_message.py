@@ -93,7 +93,9 @@ def test_show_of_nothing_fails_with_a_reason(run, shop):
     ran = run("message", "show", "nope")
 
     assert ran.code == 1
-    assert "warning: skipped queue odd" in ran.err
+    assert (
+        f"warning: queue odd cannot be searched whole: key '{shop.keys('odd').delayed}'" in ran.err
+    )
     assert "error: message 'nope' not found in the queues of namespace" in ran.err
 
 
@@ -113,6 +115,16 @@ def test_scan_passes_over_a_broken_key_and_names_it(run, shop):
     assert (document.code, document.json["messages"]) == (1, [second, first])
     assert [text.startswith(f"emails: key '{key}'") for text in document.json["unread"]] == [True]
     assert (page.code, page.out, page.err) == (0, f"{second}\n", "next: --cursor ready-0/1\n")
+
+
+def test_show_finds_a_message_in_another_key_of_a_broken_queue(run, shop):
+    """Whether the queue is named or not."""
+    (message_id,) = shop.send("odd")
+    shop.break_queue("odd")
+
+    for where in ((), ("--queue", "odd")):
+        ran = run("message", "show", message_id, *where)
+        assert (ran.code, ran.lines[0].split()) == (0, ["id", message_id])
 
 
 def test_cancel_deletes_a_message_that_waits(run, shop):

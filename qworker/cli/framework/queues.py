@@ -148,10 +148,28 @@ class Queues:
             yield self.get(name)
 
     def find(self, only: str | None, read: Callable[[Queue], T | None]) -> tuple[Queue, T] | None:
-        """Search the queue that was named, else all that can be read: return the first in which `read` finds it."""
-        for queue in self.searched(only):
-            if (found := read(queue)) is not None:
-                return queue, found
+        """Search the queue that was named, else all: return the first in which `read` finds it.
+
+        Of all queues those that cannot be read are named; one with a key of another type is searched nevertheless.
+        """
+        from qworker.client.per_shard import of_one_key
+        from qworker.errors import QworkerError
+
+        names = [only] if only is not None else [*self.inspect(partial=True)]
+        problems = {} if only is not None else dict(self.unread)
+        for name in names:
+            queue = self.get(name)
+            try:
+                found = read(queue)
+            except QworkerError as error:
+                if only is not None or not of_one_key(error):
+                    raise
+                problems[name] = str(error)
+            else:
+                if found is not None:
+                    return queue, found
+        for name, problem in problems.items():
+            note(f"warning: queue {name} cannot be searched whole: {problem}")
         return None
 
     def scope(self, only: str | None) -> str:
