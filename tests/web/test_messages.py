@@ -194,6 +194,20 @@ def test_a_message_is_found_by_its_id_or_receipt_in_any_queue(browser: Browser, 
     assert "neither an id nor a receipt" in text(browser, f"/find?id={quote('<b>')}")
 
 
+def test_a_search_of_all_queues_ends_in_time(
+    browser: Browser, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long queue is read in parts, with a look at the clock between; a short time says what was not read."""
+    monkeypatch.setattr("qworker.web.pages.messages._AT_ONCE", 10)
+    ids = shop.send(number=45)
+    for message_id in (ids[0], ids[20], ids[-1]):
+        answer = browser.get(f"/find?id={message_id}")
+        assert (answer.status_code, message_id in answer.headers["location"]) == (303, True)
+    assert "among the 45 messages searched" in text(browser, "/find?id=nothing")
+    monkeypatch.setattr("qworker.web.pages.messages._FIND_S", 0.0)
+    assert "1 queue was not read to the end" in text(browser, "/find?id=nothing")
+
+
 def test_a_handler_that_runs_leads_to_its_message_and_back(browser: Browser, shop: Shop) -> None:
     [message_id] = shop.send()
     [message] = shop.queue().receive(1)
