@@ -59,8 +59,8 @@ class Stream:
 
 
 @asynccontextmanager
-async def stream(dashboard: Dashboard, path: str) -> AsyncIterator[Stream]:
-    """Open the stream of a page as htmx does, and hang up at the end."""
+async def stream(dashboard: Dashboard, path: str, base: str = "") -> AsyncIterator[Stream]:
+    """Open the stream of a page as htmx does, and hang up at the end; `base` is where the dashboard is mounted."""
     gone = asyncio.Event()
     asked = False
 
@@ -79,10 +79,10 @@ async def stream(dashboard: Dashboard, path: str) -> AsyncIterator[Stream]:
         "http_version": "1.1",
         "method": "GET",
         "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
+        "path": base + path,
+        "raw_path": (base + path).encode(),
         "query_string": query.encode(),
-        "root_path": "",
+        "root_path": base,
         "headers": [(b"accept", b"text/html, text/event-stream"), (b"accept-encoding", b"gzip")],
         "client": ("127.0.0.1", 1),
         "server": ("ops.test", 80),
@@ -174,6 +174,22 @@ def test_what_viewers_share_depends_on_their_rights(
                 assert "Pause receiving" not in await viewer.event()
 
     asyncio.run(watch())
+
+
+def test_viewers_of_two_mounts_share_no_links(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """One dashboard may be reached below several paths, as by two proxies."""
+    shop.bury("ValueError: x")
+    dashboard = made()
+
+    async def watch() -> None:
+        async with (
+            stream(dashboard, "/queues", "/ops") as first,
+            stream(dashboard, "/queues") as second,
+        ):
+            assert 'href="/ops/queues/emails"' in await first.event()
+            assert 'href="/queues/emails"' in await second.event()
+
+    asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
 
 
 def test_pages_with_readings_of_their_own_follow_too(
