@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.engine.calls import abandon
+from qworker.engine.outbox import destinations
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.names import check_message_id
@@ -30,6 +31,8 @@ _WALKS: Final = 3
 #: Groups per call, and messages per page of a scan.
 _GROUPS: Final = 100
 _PAGE: Final = 500
+#: Entries of an outbox per call.
+_UNSENT: Final = 100
 _STATES: Final = ("ready", "delayed", "held", "unacked")
 
 
@@ -102,7 +105,8 @@ def _cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, in
     running: set[str] = set()
     for _ in range(_WALKS):
         before = len(cancelled)
-        yield from _relay([shard, *queues])
+        for queue in (shard, *queues):
+            yield from _empty_outboxes(queue, prefixes, cancelled)
         for queue in queues:
             yield from _cancel_in(queue, prefixes, cancelled, running)
         if len(cancelled) == before:
@@ -140,12 +144,36 @@ def _cancel_in(
         cancelled.update((yield from delete_waiting(shard, waiting)))
 
 
-def _relay(queues: Sequence[QueueRef]) -> Plan[None]:
-    """Let what is on its way arrive; a destination that does not take it keeps it from running, too."""
-    for queue in queues:
-        for shard in (yield from queue.every_shard()):
-            with suppress(QworkerError):
-                yield from relay(shard.namespace, shard.keys)
+def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[str]) -> Plan[None]:
+    """Let what is on its way arrive, and take back what its destination does not take."""
+    for shard in (yield from queue.every_shard()):
+        with suppress(QworkerError):
+            yield from relay(shard.namespace, shard.keys)
+        for name in (yield destinations(shard.keys)):
+            key, first = shard.keys.outbox(name), "-"
+            while True:
+                entries: list[Any] = yield raw(
+                    "XRANGE", key, first, "+", "COUNT", _UNSENT, decode=list
+                )
+                ours = {
+                    entry: message_id
+                    for entry, fields in entries
+                    if (message_id := _id_of(fields)).startswith(prefixes)
+                }
+                # One that a relay has stored meanwhile is found in its queue.
+                if ours:
+                    yield raw("XDEL", key, *ours, decode=int)
+                    cancelled.update(ours.values())
+                if len(entries) < _UNSENT:
+                    break
+                first = f"({entries[-1][0].decode()}"
+
+
+def _id_of(fields: list[bytes]) -> str:
+    """Return the id of the message, or of the group of calls, that an entry of an outbox is to store; '' of others."""
+    entry = dict(zip(fields[::2], fields[1::2], strict=True))
+    named = entry.get(b"head", b"").removeprefix(b"q1 ").strip() or entry.get(b"open", b"")
+    return named.decode("utf-8", "replace")
 
 
 def _other(queue: QueueRef, name: str) -> QueueRef:

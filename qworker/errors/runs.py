@@ -76,7 +76,8 @@ class GroupStartedError(RefusedError):
     def __str__(self) -> str:
         return (
             f"group of calls {self.group_id} of queue {self.queue!r} was already started with other calls: start this "
-            "one under another id. An id is free a day after the end of its callback, or when its result has expired"
+            "one under another id. An id is free a day after the end of its callback, when its result has expired, or "
+            "7 days after a cancel"
         )
 
 

@@ -446,6 +446,28 @@ def test_a_decided_group_cannot_be_abandoned(app: QWorker) -> None:
     assert handle.result(0) == ":1,4"
 
 
+def test_calls_that_were_not_sent_yet_are_cancelled(app: QWorker) -> None:
+    """They wait in an outbox, because their queue is paused, and so does a group that has not begun."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="inner", result="1h")
+    def joined(values: list[Any]) -> str:
+        return "never"
+
+    for name in ("calls", "inner"):
+        app.queue(name).pause("in")
+    inner = group([square.call(5)]).then(joined)
+    handle = group([*(square.call(n) for n in range(1, 4)), inner]).then(total).start()
+    done = app.queue("ends").cancel_calls(handle.id)
+    assert done is not None
+    assert (done.cancelling, done.too_late) == (0, 0)
+    for name in ("calls", "inner"):
+        app.queue(name).resume()
+    assert drain(app).handled == 0
+    assert not app.queue("ends").outboxes()
+    assert done.cancelled == 4
+
+
 def test_a_handle_cancels_its_group(app: QWorker) -> None:
     """From async code, too; a group whose callback was sent has its callback cancelled."""
     square, total = tasks(app, "calls", "ends")
