@@ -16,7 +16,7 @@ from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.daemon.schedules import ListedSchedule
+    from qworker.daemon.schedule_listing import ListedSchedule
     from qworker.wire.keys import QueueKeys
 
 __all__ = ["command"]
@@ -193,7 +193,7 @@ def remove(
 
 
 def _all(session: Session) -> list[ListedSchedule]:
-    from qworker.daemon.schedules import list_schedules
+    from qworker.daemon.schedule_listing import list_schedules
 
     return list_schedules(session.client, session.namespace)
 

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from qworker.app.schedule import parse_schedule
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import (
-    ORPHANED_MS,
     forget_owner,
     note_owner,
-    read_owners,
     same_owner,
 )
 from qworker.client.namespace.queues import holding, named
@@ -30,7 +27,6 @@ from qworker.errors import (
     AccessDeniedError,
     BrokenQueueError,
     InvalidError,
-    InvalidOptionError,
     ServerError,
     server_refused,
 )
@@ -40,14 +36,14 @@ from qworker.wire.numbers import whole
 from qworker.wire.schedule import FIRED, PAUSED, StoredSchedule
 
 __all__ = [
-    "ListedSchedule",
     "Registered",
     "WrittenSchedule",
     "find_scheduled",
-    "list_schedules",
+    "queues_of_index",
     "read_schedules",
     "register",
     "remove",
+    "schedules_of",
     "server_now_ms",
 ]
 
@@ -77,36 +73,6 @@ class Registered:
     removed: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSchedule:
-    """A schedule for people. Times in ms since 1970.
-
-    `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None). `paused_ms`: since
-    when it has been paused. `app_seen_ms`: when a worker of its app was seen last, None if unknown; `orphaned`: too
-    long ago, so it does not fire. `running`: the message that has not ended, of a schedule whose messages must not
-    overlap; `waits`: a slot waits for its end. `app` is "" for one that was added at run time.
-    """
-
-    name: str
-    queue: str
-    app: str
-    task: str
-    spec: str
-    next_ms: int | None
-    last_ms: int | None
-    problem: str = ""
-    paused_ms: int | None = None
-    app_seen_ms: int | None = None
-    orphaned: bool = False
-    running: str = ""
-    waits: bool = False
-
-    @property
-    def fires(self) -> bool:
-        """Whether it fires at `next_ms`."""
-        return not (self.problem or self.orphaned or self.paused_ms is not None)
-
-
 def register(
     client: Client, namespace: str, app: str, schedules: Mapping[str, StoredSchedule]
 ) -> Registered:
@@ -122,7 +88,10 @@ def register(
         wanted.setdefault(check_queue(schedule.queue), {})[check_schedule(name)] = schedule
     now_ms = server_now_ms(client.execute)
     _note_seen(client, namespace, app, now_ms, bool(wanted))
-    known = [QueueKeys(namespace, name) for name in sorted({*_queues(client, namespace), *wanted})]
+    known = [
+        QueueKeys(namespace, name)
+        for name in sorted({*queues_of_index(client, namespace), *wanted})
+    ]
     added: list[str] = []
     changed: list[str] = []
     removed: list[str] = []
@@ -147,23 +116,6 @@ def register(
     return Registered(tuple(added), tuple(changed), tuple(removed))
 
 
-def list_schedules(
-    client: Client, namespace: str, queues: Iterable[str] | None = None
-) -> list[ListedSchedule]:
-    """List all schedules of a namespace, by queue and name; `queues`: those of the index by default."""
-    now_ms = server_now_ms(client.execute)
-    names = _queues(client, namespace) if queues is None else queues
-    known = [QueueKeys(namespace, name) for name in names]
-    owners = read_owners(client.execute, namespace)
-    listed = []
-    for keys in find_scheduled(client.execute, known):
-        schedules = _of_any(client, keys)
-        running = _running(client, keys, schedules)
-        for name, written in sorted(schedules.items()):
-            listed.append(_listed(keys.queue, name, written, owners, now_ms, running.get(name, "")))
-    return listed
-
-
 def remove(execute: Execute, keys: QueueKeys, names: Iterable[str]) -> int:
     """Remove schedules of a queue; returns how many there were."""
     fields = [name + part for name in names for part in (FIRED, PAUSED)]
@@ -171,7 +123,7 @@ def remove(execute: Execute, keys: QueueKeys, names: Iterable[str]) -> int:
     return execute(raw("HDEL", keys.schedules, *names, decode=int))
 
 
-def _queues(client: Client, namespace: str) -> list[str]:
+def queues_of_index(client: Client, namespace: str) -> list[str]:
     """Return the queues that the index lists; none if it holds another type, which `doctor` reports."""
     try:
         return sorted(client.run(named(namespace)))
@@ -218,7 +170,7 @@ def _since_ms(written: bytes | None) -> int | None:
     return None if written is None else whole(written) or 0
 
 
-def _of_any(client: Client, keys: QueueKeys) -> dict[str, WrittenSchedule]:
+def schedules_of(client: Client, keys: QueueKeys) -> dict[str, WrittenSchedule]:
     """Read the schedules of any queue; one whose key holds another type has none."""
     try:
         return read_schedules(client.execute, keys)
@@ -232,7 +184,7 @@ def _of_any(client: Client, keys: QueueKeys) -> dict[str, WrittenSchedule]:
 def _gone(client: Client, keys: QueueKeys, app: str, wanted: Collection[str]) -> list[str]:
     return [
         name
-        for name, written in _of_any(client, keys).items()
+        for name, written in schedules_of(client, keys).items()
         if name not in wanted
         and (stored := written.stored) is not None
         and stored.app  # else a program added it, and removes it
@@ -245,68 +197,6 @@ def _parsed(value: bytes) -> StoredSchedule | None:
         return StoredSchedule.parse(value)
     except InvalidError:
         return None
-
-
-def _running(client: Client, keys: QueueKeys, schedules: Iterable[str]) -> dict[str, str]:
-    """Return the messages that hold the unique keys of schedules, by the schedules' names."""
-    names = list(schedules)
-    if not names:
-        return {}
-    fields = [StoredSchedule.key(name) for name in names]
-    try:
-        held = client.execute(raw("HMGET", keys.unique, *fields, decode=list))
-    except ServerError as error:
-        if not server_refused(error) and not isinstance(error, AccessDeniedError):
-            raise
-        return {}  # a key of another type, which `doctor` and `fsck` report
-    return {
-        name: value.partition(b" ")[0].decode("utf-8", "replace")
-        for name, value in zip(names, held, strict=True)
-        if value is not None
-    }
-
-
-def _listed(
-    queue: str,
-    name: str,
-    written: WrittenSchedule,
-    owners: Mapping[str, int],
-    now_ms: int,
-    running: str,
-) -> ListedSchedule:
-    fired_ms = written.fired_ms
-    stored = written.stored
-    if stored is None:
-        return ListedSchedule(name, queue, "", "", "", None, fired_ms, "it cannot be read")
-    seen_ms = owners.get(stored.app)
-    next_ms, last_ms, problem, waits = None, fired_ms, "", False
-    try:
-        schedule = parse_schedule(stored.spec)
-    except InvalidOptionError as error:
-        problem = str(error)
-    else:
-        next_ms = schedule.next_after_ms(now_ms)
-        running = "" if schedule.overlap == "allow" else running
-        if running and fired_ms is not None and schedule.previous_ms(now_ms) > fired_ms:
-            waits = True
-        # A new schedule begins with the time of its registration, which is not a slot.
-        if fired_ms is not None and schedule.previous_ms(fired_ms) != fired_ms:
-            last_ms = None
-    return ListedSchedule(
-        name,
-        queue,
-        stored.app,
-        stored.task,
-        stored.spec,
-        next_ms,
-        last_ms,
-        problem,
-        written.paused_ms,
-        seen_ms,
-        seen_ms is not None and now_ms - seen_ms > ORPHANED_MS,
-        running,
-        waits,
-    )
 
 
 def _fields(execute: Execute, keys: QueueKeys) -> dict[str, bytes]:

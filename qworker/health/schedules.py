@@ -21,7 +21,7 @@ _ABSENT_MS: Final = 3_600_000
 def check_schedules(access: Access, workers: Iterable[Worker]) -> Iterator[Finding]:
     """Name the apps whose schedules fire, or have stopped firing, without a worker of the app."""
     from qworker.client.namespace.owners import same_owner
-    from qworker.daemon.schedules import list_schedules
+    from qworker.daemon.schedule_listing import list_schedules
 
     schedules = list_schedules(access.client, access.namespace)
     running = {worker.described.app for worker in workers if not worker.is_gone}

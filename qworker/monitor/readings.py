@@ -16,7 +16,7 @@ from qworker.client.namespace.requests import ask_workers
 from qworker.client.per_shard import of_one_key
 from qworker.daemon.durability import Durability, inspect_server
 from qworker.daemon.registry import AWAY
-from qworker.daemon.schedules import ListedSchedule, list_schedules
+from qworker.daemon.schedule_listing import ListedSchedule, list_schedules
 from qworker.errors import QworkerError, ServerError
 from qworker.wire.keys import QueueKeys
 

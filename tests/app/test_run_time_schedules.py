@@ -11,7 +11,8 @@ import pytest
 from qworker import QWorker, cron, every
 from qworker.client import schedules as rules
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.schedules import list_schedules, register
+from qworker.daemon.schedule_listing import list_schedules
+from qworker.daemon.schedules import register
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.wire.keyring import Keyring
 from qworker.wire.keys import QueueKeys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qworker.client.namespace.owners import read_owners
-from qworker.daemon.schedules import list_schedules
+from qworker.daemon.schedule_listing import list_schedules
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 

@@ -17,12 +17,8 @@ from qworker.consumer.app_names import default_name
 from qworker.consumer.manifest import load_app, name_of
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedule_changes import pause, resume, run_now
-from qworker.daemon.schedules import (
-    list_schedules,
-    read_schedules,
-    register,
-    server_now_ms,
-)
+from qworker.daemon.schedule_listing import list_schedules
+from qworker.daemon.schedules import read_schedules, register, server_now_ms
 from qworker.errors import InvalidNameError
 from qworker.wire.keys import QueueKeys, owners_key
 from qworker.wire.schedule import StoredSchedule

@@ -14,13 +14,9 @@ from qworker.app.schedule import Schedule, cron, every
 from qworker.client.execute.sync import Client
 from qworker.daemon.known_schedules import READ_S
 from qworker.daemon.reaper import Reaper
+from qworker.daemon.schedule_listing import ListedSchedule, list_schedules
 from qworker.daemon.scheduler import LOOK_MS, Scheduler
-from qworker.daemon.schedules import (
-    ListedSchedule,
-    find_scheduled,
-    list_schedules,
-    register,
-)
+from qworker.daemon.schedules import find_scheduled, register
 from qworker.daemon.slots import MOST_MISSED, ON_TIME_MS, due_slots
 from qworker.daemon.tick import Tick
 from qworker.engine.settle import Outcomes

@@ -13,7 +13,7 @@ from qworker import QWorker, Retry, SyncRun
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.audit import read_deeds
 from qworker.daemon.durability import inspect_server
-from qworker.daemon.schedules import list_schedules
+from qworker.daemon.schedule_listing import list_schedules
 from qworker.engine.raw import raw
 from qworker.health.losses import Extent, losses, replicas
 from qworker.store.connections import ConnectionFactory

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from qworker.daemon.schedules import list_schedules
+from qworker.daemon.schedule_listing import list_schedules
 from qworker.store.connections import ConnectionFactory
 from tests.consumer.workers import Worker
 from tests.importers.keys import add_rsmq

@@ -10,7 +10,7 @@ from qworker.formats import ago, moment
 from qworker.web.look import Page
 
 if TYPE_CHECKING:
-    from qworker.daemon.schedules import ListedSchedule
+    from qworker.daemon.schedule_listing import ListedSchedule
     from qworker.web.look import Look
 
 __all__ = ["confirm_remove", "schedules"]
