@@ -167,9 +167,4 @@ _SINGLE: Final = {
 ROWS = [
     *(_with_flows(_SINGLE[name]) for name in _FAULTS),
     *(_with_crowds(_SINGLE[name]) for name in _OF_CROWDS),
-    replace(
-        _with_crowds(_SINGLE["F7"]),
-        fault="the reply of the start of a group of calls is lost",
-        course=network.lose_replies("p", "join", 5),
-    ),
 ]

@@ -17,9 +17,7 @@ __all__ = ["RECONNECT", "ROWS"]
 
 #: How soon every process hears a server that answers again.
 RECONNECT = within("reconnect_s", 5.0)
-_SCRIPTS = {
-    name: load_script(name).sha.encode() for name in ("send", "settle", "settle_receive", "join")
-}
+_SCRIPTS = {name: load_script(name).sha.encode() for name in ("send", "settle", "settle_receive")}
 
 
 def lose_replies(role: str, script: str, every: int) -> Callable[[Stage], None]:
