@@ -65,8 +65,8 @@ def test_ls_shows_the_line_with_the_error(error_class, error, line):
 def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
     """Without a queue, those of all; of a broken one, too, unless its dead letters are what is broken. It is named."""
     shop.bury("one", name="emails")
-    shop.bury("two", name="pdf")
-    shop.bury("three", name="odd")
+    shop.bury("two", name="odd")
+    shop.bury("three", name="pdf")
     shop.break_queue("odd")
     shop.bury("four", name="lost")
     shop.break_queue("lost")
@@ -75,7 +75,7 @@ def test_ls_of_all_queues_names_the_queue_of_each(run, shop):
 
     ran = run("dead", "ls")
 
-    assert [row["QUEUE"] for row in table(ran.lines[3:7])] == ["emails", "pdf", "odd"]
+    assert [row["QUEUE"] for row in table(ran.lines[3:7])] == ["emails", "odd", "pdf"]
     assert f"warning: queue odd is broken: key '{shop.keys('odd').delayed}'" in ran.err
     assert f"warning: queue lost cannot be read: key '{shop.keys('lost').dead}'" in ran.err
 
