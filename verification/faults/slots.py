@@ -1,4 +1,4 @@
-"""Faults of a concurrency: it is never exceeded, and always used; of one queue, and of two that share it.
+"""Faults of a concurrency that two queues share: it is never exceeded, and always used; and of many ordered groups.
 
 More children than slots, and always more messages than both. From the history, outside of Redis:
 

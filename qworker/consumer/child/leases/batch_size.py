@@ -122,8 +122,8 @@ class QueueState:
         """Messages to ask for now; 0 for none.
 
         `busy`: handlers that run or have work waiting; `collected`: messages that wait for a batch handler. One batch
-        may wait while another runs, or while messages of groups do; slow messages are asked for only when a handler is
-        free. Every consumer takes its share of a short queue.
+        may wait while another runs; in a queue with groups, one beside what runs. Slow messages are asked for only when
+        a handler is free. Every consumer takes its share of a short queue.
         """
         if self.slots:
             slots, busy = self.slots, self.busy
@@ -135,7 +135,7 @@ class QueueState:
                 return 0
             return min(max(self.group * max(free, 1) - collected, 1), self.max_batch)
         if self.has_groups:
-            # What waits here is filled up as it runs, rather than doubled by a second batch.
+            # The one batch that waits is filled up as it runs.
             ahead = batch if batch > 1 else 0
             wanted = free + ahead
             if wanted < max(1, ahead * _TURN_PART):
