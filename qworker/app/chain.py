@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from qworker.app.composition import (
-    Composed,
-    ComposedThen,
-    Start,
-    check_part,
-    first_steps,
-    next_step,
-)
+from qworker.app.composition import Composed, ComposedThen, Start, first_steps, next_step
+from qworker.app.composition_checks import check_part
 from qworker.app.handle import Handle
 from qworker.app.sender import Call, Then
 from qworker.app.work import Following, Work

@@ -1,4 +1,4 @@
-"""Compositions of calls as data: the steps that a chain or a group of calls consists of, with their ids and checks."""
+"""Compositions of calls as data: the steps that a chain or a group of calls consists of, with their ids."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
+from qworker.app.composition_checks import check_limits
 from qworker.app.handle import Handle
 from qworker.app.sender import Call, Then
 from qworker.app.trace import outgoing
@@ -17,10 +18,8 @@ from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
 from qworker.client.follow import Opened, open_fan
 from qworker.client.steps import Sending, Step, Writer, groups_of
-from qworker.engine.options import SMALLEST_MAXSIZE
-from qworker.errors import BodyTooLargeError, GroupStartedError, InvalidOptionError
+from qworker.errors import GroupStartedError
 from qworker.wire.codec import decode_call
-from qworker.wire.names import check_message_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,10 +33,6 @@ __all__ = [
     "Composed",
     "ComposedThen",
     "Start",
-    "check_id",
-    "check_limits",
-    "check_members",
-    "check_part",
     "first_steps",
     "next_step",
     "sending_of",
@@ -47,16 +42,10 @@ __all__ = [
 A = TypeVar("A")
 R_co = TypeVar("R_co", covariant=True)
 
-#: Options of a send that only make sense when it is sent at once.
-_NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
 _ARRAY: Final = msgspec.json.Decoder(list[Raw])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 #: How long a group that was started with an id of its own is known at least, after its end.
 _DAY_MS: Final = 86_400_000
-#: Groups in groups, and what each level adds to the ids of messages.
-MAX_DEPTH: Final = 4
-_LEVEL: Final = 9
-_MAX_ID: Final = 64
 
 
 class Composed(Work[R_co], ABC):
@@ -145,38 +134,6 @@ def step_of(
     )
 
 
-def check_part(
-    sender: Sender[Any, Any],
-    where: str,
-    namespace: str,
-    *,
-    first: bool = False,
-    member: bool = False,
-) -> None:
-    """Raise `InvalidOptionError` for a call that cannot be a part of a composition.
-
-    `first`: of a chain, which is sent at once; `member`: of a group, which can be a run and can have a group.
-    """
-    task, options = sender.task, sender.options_of_sends
-    if task.app.namespace != namespace:
-        raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
-    if task.task_options.batch is not None:
-        raise InvalidOptionError(where, "takes batches", "take tasks of one message")
-    if task.is_run and not member:
-        raise InvalidOptionError(where, "is a run", "call its steps in the run instead")
-    if not (first or member) and options.group is None and callable(task.task_options.group):
-        raise InvalidOptionError(
-            where,
-            "has a group that depends on its arguments, of which the first is not known yet",
-            'name the group: .options(group="acme").then(…)',
-        )
-    for name in ("unique", *(() if first else _NOT_LATER)):
-        if getattr(options, name):
-            raise InvalidOptionError(
-                where, f"has the option {name}", "leave it out of compositions"
-            )
-
-
 class Start:
     """The start of a group of calls, perhaps as the first step of a chain: what is sent, and where its result is."""
 
@@ -222,59 +179,6 @@ class Start:
         queue = app.aqueue(self.queue)
         refs = [app.aqueue(name).ref for name in self._opened.sizes]
         await queue.client.run(self.plan(queue.ref, refs))
-
-
-def check_limits(
-    opened: Opened, groups: Iterable[tuple[str, str]], refs: Iterable[QueueRef]
-) -> Plan[None]:
-    """Raise what the queues of a group of calls, `refs`, refuse: bodies over maxsize, and groups in divided queues."""
-    by_name = {ref.keys.name: ref for ref in refs}
-    for name, group in groups:
-        if name in by_name:
-            yield from by_name[name].check_undivided(group)
-    for ref in by_name.values():
-        largest = opened.sizes[ref.keys.name]
-        if largest > SMALLEST_MAXSIZE:
-            maxsize = yield from ref.maxsize()
-            if largest > maxsize:
-                raise BodyTooLargeError(f"a call of queue {ref.keys.name!r}", largest, maxsize)
-
-
-def check_members(members: Sequence[Any], namespace: str) -> int:
-    """Check the members of a group of calls; returns how deep groups are in it. Raises `InvalidOptionError`."""
-    depth = 1 + max(getattr(member, "depth", 0) for member in members)
-    if depth > MAX_DEPTH:
-        raise InvalidOptionError(
-            "group", f"has groups in groups, {depth} deep", f"at most {MAX_DEPTH}"
-        )
-    for number, member in enumerate(members):
-        where = f"call {number} of the group"
-        if isinstance(member, Call | Then):
-            check_part(
-                member.sender,
-                f"{where}, {member.sender.task.name!r}",
-                namespace,
-                member=isinstance(member, Call),
-            )
-            member.sender.check_keeps()
-        elif member.app.namespace != namespace:
-            raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
-        elif member.last.task.result_type is None:
-            member.last.check_keeps()
-    return depth
-
-
-def check_id(group_id: str, depth: int) -> str:
-    """Return the id of a group that the caller has chosen. Raises `InvalidNameError` and `InvalidOptionError`."""
-    check_message_id(group_id, "id")
-    most = _MAX_ID - _LEVEL * depth
-    if len(group_id) > most:
-        raise InvalidOptionError(
-            "id",
-            f"has {len(group_id)} characters",
-            f"at most {most} here: the ids of the calls begin with it",
-        )
-    return group_id
 
 
 def _digest(steps: Sequence[Step], app: TaskApp) -> bytes:

@@ -19,17 +19,8 @@ from typing import (
 from msgspec import Raw
 
 from qworker.app.arguments.failures import Failure, takes_failures
-from qworker.app.composition import (
-    Composed,
-    ComposedThen,
-    Start,
-    check_id,
-    check_members,
-    check_part,
-    first_steps,
-    next_step,
-    step_of,
-)
+from qworker.app.composition import Composed, ComposedThen, Start, first_steps, next_step, step_of
+from qworker.app.composition_checks import check_id, check_members, check_part
 from qworker.app.sender import Call, Sender, Then
 from qworker.app.work import Following, Work
 from qworker.client.steps import Fan, Step

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from qworker.app.composition import check_limits, check_members, first_steps, sending_of
+from qworker.app.composition import first_steps, sending_of
+from qworker.app.composition_checks import check_limits, check_members
 from qworker.app.runs.items import current_item
 from qworker.app.sender import Call
 from qworker.app.trace import outgoing
