@@ -7,7 +7,7 @@ move against the walk, so a call counts as gone only if two walks meet neither i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.calls import read_group
@@ -81,17 +81,20 @@ class _Waiting:
 def check_calls(
     client: Client,
     queues: Sequence[QueueKeys],
-    outboxes: Mapping[str, Sequence[bytes]],
+    survey: Callable[[], tuple[Sequence[QueueKeys], Mapping[str, Sequence[bytes]]]],
     *,
     repair: bool,
 ) -> Iterator[Damage]:
-    """Check that each call that a group waits for is somewhere in one of all `queues`, or on its way."""
+    """Check that each call that the groups of `queues` wait for is somewhere, or on its way.
+
+    `survey` names all queues of the namespace and their outboxes as they are then: a call may go on in a new queue.
+    """
     waiting = [group for keys in queues for group in _groups(client, keys)]
     dead: set[str] = set()
     for _ in range(_WALKS):
         if not waiting:
             return
-        there, dead = _there(client, queues, outboxes, waiting)
+        there, dead = _there(client, *survey(), waiting)
         for group in waiting:
             for member, counted in [*group.members.items()]:
                 name = group.message(member)

@@ -8,7 +8,7 @@ leases.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.queue_ref import QueueRef
@@ -108,8 +108,10 @@ def check(
         keys = QueueKeys(namespace, name)
         yield from check_outboxes(client, keys, sorted({*destinations}), repair=repair)
     if not queues:
-        every = [QueueKeys(namespace, name) for name in sorted(surveyed.queues)]
-        yield from check_calls(client, every, surveyed.outboxes, repair=repair)
+        places = [QueueKeys(namespace, name) for name in sorted(surveyed.joins)]
+        yield from check_calls(
+            client, places, lambda: _everywhere(client, namespace), repair=repair
+        )
 
 
 def check_queue(
@@ -139,6 +141,14 @@ def check_queue(
         client, QueueRef(_namespace_of(keys), keys.queue, client.ids), repair=repair
     )
     yield from check_counters(client, keys, repair=repair)
+
+
+def _everywhere(
+    client: Client, namespace: str
+) -> tuple[list[QueueKeys], Mapping[str, Sequence[bytes]]]:
+    """Name the queues that there are now, and their outboxes."""
+    surveyed = survey(client, namespace)
+    return [QueueKeys(namespace, name) for name in sorted(surveyed.queues)], surveyed.outboxes
 
 
 def _namespace_of(keys: QueueKeys) -> str:
