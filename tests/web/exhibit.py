@@ -258,6 +258,7 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
         "calls": "/calls",
         "group": f"/calls/reports/{merged.id}",
         "abandon": f"/calls/reports/{merged.id}/abandon",
+        "cancel-group": f"/calls/reports/{merged.id}/cancel",
         "parallel": "/runs/orders/catalogue-7",
         "chain": f"/queues/reports/messages/{step.id}",
         "durability": "/durability",

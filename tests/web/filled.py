@@ -59,5 +59,6 @@ def fill(shop: Shop) -> list[str]:
         f"/queues/emails/dead/edit?entry={entry}", "/workers", "/workers/drain?name=web-1-a", "/worker?name=web-1-a",
         "/schedules", "/schedules/rm?queue=web&name=hourly", "/runs", "/runs/orders/waiting-1",
         "/runs/orders/waiting-1/cancel", "/runs/orders/dead-1", "/calls", f"/calls/web/{started.id}",
-        f"/calls/web/{started.id}/abandon", "/find", "/durability", "/health", "/audit",
+        f"/calls/web/{started.id}/abandon", f"/calls/web/{started.id}/cancel", "/find", "/durability",
+        "/health", "/audit",
     ]  # fmt: skip

@@ -187,7 +187,7 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
     assert len(chained) == 2
     for message_id in ("m-1", "m-2", "m-3", "r-1", "r-2", *chained):
         for path in ("/queues/emails/messages", "/runs/emails", "/calls/emails"):
-            for page in ("", "/abandon") if "calls" in path else ("", "/cancel"):
+            for page in ("", "/abandon", "/cancel") if "calls" in path else ("", "/cancel"):
                 answer = browser.get(f"{path}/{message_id}{page}")
                 broken = message_id == "m-3" and "calls" in path
                 assert answer.status_code in ({502} if broken else ANSWERS), answer.text

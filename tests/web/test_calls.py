@@ -93,6 +93,21 @@ def test_a_group_names_what_follows_and_is_abandoned_when_asked(
     assert browser.get(f"{path}/abandon").status_code == 404
 
 
+def test_a_group_is_cancelled_with_its_calls(browser: Browser, shop: Shop) -> None:
+    """The question says so; calls that wait are deleted, and the trail counts them."""
+    path = f"/calls/web/{start(shop, range(1, 4), handled=False)}"
+    assert "Calls that wait are deleted" in text(browser, f"{path}/cancel")
+    assert browser.post(f"{path}/cancel").status_code == 303
+    [deed] = read_deeds(shop.client.execute, shop.namespace, count=1)
+    assert (deed.verb, deed.outcome.partition(",")[0]) == (
+        "calls cancel",
+        "cancelled: 3 messages waited",
+    )
+    assert shop.queue("video").inspect().ready == 0
+    assert browser.get(f"{path}/cancel").status_code == 404
+    assert browser.post("/calls/web/nothing/cancel").status_code == 400
+
+
 def test_a_group_of_a_run_leads_to_it_and_back(browser: Browser, shop: Shop) -> None:
     """It has no callback; the run says which calls it waits for."""
     app = QWorker(shop.namespace, url=shop.url)

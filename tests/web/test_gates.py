@@ -166,7 +166,7 @@ def test_every_action_is_done_without_javascript(opened: Open, chromium: Any) ->
         for deed in read_deeds(opened.shop.client.execute, opened.shop.namespace, count=99)
     }
     left = {action.verb for action in ACTIONS.values()} - done
-    assert left == {"worker drain", "workflow cancel"}  # in tests of their own
+    assert left == {"worker drain", "workflow cancel", "calls cancel"}  # in tests of their own
 
 
 def test_a_page_follows_while_a_worker_is_killed(opened: Open, page: Any) -> None:

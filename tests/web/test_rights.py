@@ -86,6 +86,7 @@ def test_the_right_of_each_action_is_as_the_guide_says() -> None:
         "/schedules/rm",
         "/runs/{queue}/{message}/cancel",
         "/calls/{queue}/{message}/abandon",
+        "/calls/{queue}/{message}/cancel",
     }
     assert {action.right for path, action in ACTIONS.items() if path not in destroys} == {OPERATE}
 

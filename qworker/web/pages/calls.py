@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qworker.client.calls import CallGroup
     from qworker.web.look import Look
 
-__all__ = ["call_group", "call_groups", "confirm_abandon"]
+__all__ = ["call_group", "call_groups", "confirm_abandon", "confirm_cancel_group"]
 
 _PER_PAGE: Final = 100
 _EXCERPT: Final = 160
@@ -72,7 +72,7 @@ def call_group(look: Look) -> Page:
             "waits": _waits(group),
             "began": _began(group, look),
             "policy": _POLICIES.get(group.policy, ""),
-            "abandons": group.is_open and look.access.may("destroy"),
+            "ends": group.is_open and look.access.may("destroy"),
             "calls": [
                 (
                     call,
@@ -93,6 +93,20 @@ def call_group(look: Look) -> Page:
 
 def confirm_abandon(look: Look) -> Page:
     """Ask before a group is ended without what follows it."""
+    return _confirm(look, "abandon", "Its calls run on.")
+
+
+def confirm_cancel_group(look: Look) -> Page:
+    """Ask before a group is cancelled, and its calls."""
+    return _confirm(
+        look,
+        "cancel",
+        "Calls that wait are deleted; handlers of those that run are asked to stop within 5 seconds.",
+    )
+
+
+def _confirm(look: Look, verb: str, calls: str) -> Page:
+    """Ask before a group ends; `calls`: what becomes of its calls."""
     name = look.names["queue"]
     if inspection_of(look) is None:
         return unknown(name)
@@ -107,14 +121,14 @@ def confirm_abandon(look: Look) -> Page:
     )
     return Page(
         "ask.html",
-        f"Abandon {group.id}",
+        f"{verb.capitalize()} {group.id}",
         {
             "sentence": f"1 {group.state} group of {name}, which waits for {count(group.left, 'call')}: {follows}. "
-            "Its calls run on.",
+            f"{calls}",
             "warning": "This cannot be undone.",
-            "button": "Abandon this group",
+            "button": f"{verb.capitalize()} this group",
             "destroys": True,
-            "to": f"{path}/abandon",
+            "to": f"{path}/{verb}",
             "fields": {},
             "back": look.to(path),
         },

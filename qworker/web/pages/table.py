@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from qworker.web.pages.calls import call_group, call_groups, confirm_abandon
+from qworker.web.pages.calls import call_group, call_groups, confirm_abandon, confirm_cancel_group
 from qworker.web.pages.dead import confirm_drop, confirm_redrive, dead, edit, letter
 from qworker.web.pages.durability import durability
 from qworker.web.pages.health import audit, health
@@ -50,6 +50,7 @@ PAGES: Final[Mapping[str, Callable[[Look], Page]]] = {
     "/calls": call_groups,
     "/calls/{queue}/{message}": call_group,
     "/calls/{queue}/{message}/abandon": confirm_abandon,
+    "/calls/{queue}/{message}/cancel": confirm_cancel_group,
     "/find": find,
     "/durability": durability,
     "/health": health,
