@@ -233,6 +233,20 @@ def test_a_link_lets_one_browser_in_once(linked: tuple[Browser, list[str]]) -> N
     assert browser.get("/").status_code == 200  # two browsers
 
 
+def test_a_link_knows_the_last_hundred_browsers() -> None:
+    """Memory is bounded; who came first needs a new link."""
+    tokens: list[str] = []
+    link = OneTimeLink("qworker_1", tokens.append)
+    cookies = [link.enter(tokens[-1]) for _ in range(101)]
+
+    def knows(cookie: str | None) -> bool:
+        headers = [(b"cookie", f"qworker_1={cookie}".encode())]
+        return link.authorize(Request({"type": "http", "headers": headers})) is not None
+
+    assert (knows(cookies[0]), knows(cookies[1]), knows(cookies[-1])) == (False, True, True)
+    assert len(set(tokens)) == 102
+
+
 def test_a_browser_needs_a_new_link_after_twelve_hours(
     linked: tuple[Browser, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

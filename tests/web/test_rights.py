@@ -91,6 +91,17 @@ def test_the_right_of_each_action_is_as_the_guide_says() -> None:
     assert {action.right for path, action in ACTIONS.items() if path not in destroys} == {OPERATE}
 
 
+def test_the_trail_names_the_user_whom_authorize_gave(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """Nothing that a browser sends changes that."""
+    shop.send()
+    browser = Browser(made(authorize=lambda _: Access("ada", RIGHTS)))
+    claims = {"user": "eve", "access": "eve", "direction": "out"}
+    assert browser.post("/queues/emails/pause?user=eve", claims, user="eve").status_code == 303
+    assert [deed.user for deed in read_deeds(shop.client.execute, shop.namespace)] == ["ada"]
+
+
 def test_a_stream_ends_when_its_user_may_see_less(
     made: Callable[..., Dashboard], shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
