@@ -224,7 +224,7 @@ class BulkSender:
             raise InvalidOptionError(
                 f"write id {write_id}",
                 f"belongs to an input of {known} partitions, not {partitions}",
-                "read it with the same partitioning, or write under another id",
+                "cut it as before; another write id, or rows with ids, would send all of them again",
             )
 
     def _begin(self, queue: _Queue, priority: int, shard: int) -> _Target:

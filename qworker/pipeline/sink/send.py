@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +17,7 @@ from qworker.pipeline.failures import clear_errors
 from qworker.wire.names import check_task
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["Rows", "SendTotals", "bodies_of", "send_rows", "task_start", "write"]
 
@@ -25,6 +26,15 @@ _JSON: Final = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+
+
+#: How plans are cut while rows are sent under a write id: on a cluster of any size alike.
+_FILES: Final = "spark.sql.files.minPartitionNum"
+_CUT: Final = {
+    _FILES: "8",
+    "spark.sql.leafNodeDefaultParallelism": "8",
+    "spark.sql.adaptive.coalescePartitions.enabled": "false",
 }
 
 
@@ -108,8 +118,9 @@ def send_rows(
     """Send each row of a DataFrame as one message, once however often tasks or the job are repeated.
 
     With `task` the columns are its keyword arguments, without it the body is the row as a JSON object; see `Rows` for
-    more. `write_id` names the write: run again with it, and the same input, only the rest is sent. `options` are those
-    of the format `qworker`, by name. The session needs the data source (`open_session` registers it).
+    more. `write_id` names the write: run again with it, and the same input, only the rest is sent, also on a cluster of
+    another size. `options` are those of the format `qworker`, by name. The session needs the data source
+    (`open_session` registers it).
 
     Raises an `InvalidError` for wrong input or options, before anything is sent if the columns show it;
     `BulkChangedError` for other rows under the same write id; `QueueFullError`, `QueuePausedError` and `ServerError`s.
@@ -124,10 +135,29 @@ def send_rows(
     if write_id is not None:
         given["writeId"] = write_id
     messages = bodies_of(df, rows)
-    if write_id is not None:
+    if write_id is None:
+        return SendTotals.of(write(messages, given))
+    with _cut_alike(df.sparkSession):
         # The ledger counts by partition: the same rows in other partitions would count as changed, or as new.
         given.setdefault("partitions", str(messages.rdd.getNumPartitions()))
-    return SendTotals.of(write(messages, given))
+        return SendTotals.of(write(messages, given))
+
+
+@contextmanager
+def _cut_alike(spark: SparkSession) -> Iterator[None]:
+    """Let Spark cut files and shuffles alike, however many cores it has. What the session sets for files counts."""
+    before = {name: spark.conf.get(name, None) for name in _CUT}
+    try:
+        for name, value in _CUT.items():
+            if before[name] is None or name != _FILES:
+                spark.conf.set(name, value)
+        yield
+    finally:
+        for name, known in before.items():
+            if known is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, known)
 
 
 def write(messages: DataFrame, given: Mapping[str, str]) -> dict[str, Any]:
