@@ -97,8 +97,8 @@ class BulkChangedError(RefusedError):
     def __str__(self) -> str:
         return (
             f"bulk write {self.write_id!r} has stored {self.taken} rows of partition.priority {self.stream}, "
-            "and the rows given now differ or are in another order; none of them was sent: sort the input by a "
-            "unique key, give the rows an id column, or use another write id"
+            "and the rows given now differ or are in another order; none of them was sent: cut and sort the input "
+            "as before, by a unique key; another write id, or rows with ids, would send all of them again"
         )
 
 
