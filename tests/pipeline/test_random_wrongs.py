@@ -372,7 +372,8 @@ def check(world: World, found: dict[str, Any]) -> list[str]:
     if not lost <= found["lost"] | found["unsure"]:
         wrong.append(f"silent about {lost - found['lost'] - found['unsure']}")
     # As it may be if it was delivered and a call does not say what it acked.
-    sure = lost & undelivered if world.unknown else lost
+    doubted = any(row["event"] == "unsure" for row in world.rows)
+    sure = lost & undelivered if doubted else lost
     if not any(why not in ("rolled back", "used twice") for why, *_ in world.holes) and not (
         sure <= found["lost"] <= lost
     ):
