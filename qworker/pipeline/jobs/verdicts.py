@@ -126,7 +126,9 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
         "unsure ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, unheard BOOLEAN",
     )
     # By position; and by time, for epochs that a clock set back has put in another order.
-    inside = (F.array_max("behind") >= F.col("first")) | (F.col("first_ts") < F.col("until"))
+    # Its first events may be in a hole as well: it was sent before that.
+    begun_ts = F.least("sent_ts", "first_ts")
+    inside = (F.array_max("behind") >= F.col("first")) | (begun_ts < F.col("until"))
     between = F.exists("behind", lambda at: (at >= F.col("first_over")) & (at < F.col("last_over")))
     begun = F.when(~F.col("sent_seen") | F.col("unheard"), F.col("first")).otherwise(
         F.col("first_delivery")
