@@ -237,6 +237,24 @@ def test_gathers_are_numbered_and_may_be_empty(media: Media) -> None:
     assert media.made == [1, 2, 3]
 
 
+def test_a_run_that_is_started_again_gathers_again(media: Media) -> None:
+    """A day after its end its id is free, and its queue still knows the numbers of the groups that it began."""
+    app = media.app
+
+    @app.workflow(result="1h")
+    def publish(run: SyncRun) -> int:
+        return len(run.gather([media.transcode.call("a", height) for height in (1, 2)]))
+
+    for _ in range(2):
+        handle = publish.options(id="nightly").start()
+        drain(app)
+        assert handle.result(0) == 2
+        keys = app.queue(handle.queue).keys
+        with app.client.factory.redis(keys.meta) as redis:
+            assert redis.delete(keys.run("nightly"), keys.result("nightly")) == 2
+    assert media.made == [1, 2, 1, 2]
+
+
 def test_each_item_of_a_loop_gathers_its_own(media: Media) -> None:
     """Also after an interruption; what was gathered is forgotten with the item."""
     app = media.app

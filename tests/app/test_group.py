@@ -285,6 +285,21 @@ def test_a_group_is_started_once_by_its_own_id(app: QWorker) -> None:
         calls(4).send(id="video-17")
 
 
+def test_an_id_that_is_free_again_starts_the_group_again(app: QWorker) -> None:
+    """Also for as long as the queue knows the numbers of the earlier start: a day after its end nothing else is left."""
+    square, total = tasks(app, "calls", "ends")
+    calls = group([square.call(1), square.call(3)]).then(total)
+    handle = calls.start(id="nightly")
+    assert drain(app).handled == 3
+    keys = app.queue(handle.queue).keys
+    with app.client.factory.redis(keys.meta) as redis:
+        assert redis.delete(keys.join("nightly"), keys.result("nightly")) == 2
+
+    again = calls.start(id="nightly")
+    assert drain(app).handled == 3
+    assert again.result(0) == ":1,9"
+
+
 def test_thousands_of_calls_are_one_group(app: QWorker) -> None:
     """They are sent in parts, of which each is atomic."""
     square, _ = tasks(app, "calls", "ends")

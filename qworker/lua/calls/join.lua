@@ -70,7 +70,9 @@ local found = redis.call('HMGET', join, '@sent', '@start', '@queues')
 local sent, last = tonumber(found[1]), tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
 local start = spec.start or ''
 local is_other = sent and (found[2] or '') ~= start
-if last and number <= last or is_other or not sent and first > 0 then
+-- Their ids may be used again: nothing of the earlier group is kept any more, but numbers of lanes are, for days.
+local is_again = not sent and first == 0 and (spec.start or target)
+if not is_again and last and number <= last or is_other or not sent and first > 0 then
   -- Called before; or another one has this id; or the group has ended.
   if not sent and first > 0 then return { 'GONE' } end
   return { 'OK', text(now), text(sent or size), sent and found[2] or start }
