@@ -76,6 +76,10 @@ class Innocent:
         return [hole["why"] for hole in self.results[kind].holes if hole["queue"] == name]
 
 
+#: The ids of a group's call and of a callback: one that the caller chose, and one that qworker drew.
+CALL, CALLBACK = "nightly.0", "jrrhutyfa40000000001"
+
+
 def receive(drive: Drive, lease: str, *outcomes: Outcomes) -> None:
     drive.receive(lease, 100, *outcomes, at=None)
 
@@ -93,6 +97,11 @@ def early(world: Innocent) -> None:
         drive = world.drives[name]
         receive(drive, "L")
         settle(drive, Outcomes("L", ack_all=True))
+    for name, message_id in (("calls", CALL), ("fired", CALLBACK)):
+        calls = world.journalled(name)
+        calls.send(message_id, at=None)
+        receive(calls, "L")
+        settle(calls, Outcomes("L", ack_all=True))
     removed = world.journalled("removed")
     removed.send("a", "b", at=None)
     shard = world.journalled("divided/1")
@@ -119,6 +128,11 @@ def late(world: Innocent) -> None:
     again = world.drives["again"]
     receive(again, "M")
     settle(again, Outcomes("M", ack_all=True))
+    for name, message_id in (("calls", CALL), ("fired", CALLBACK)):
+        calls = world.drives[name]
+        calls.send(message_id, at=None)
+        receive(calls, "M")
+        settle(calls, Outcomes("M", ack_all=True))
     lost = world.drives["again-lost"]
     lost.redis.delete(lost.keys.ready[0])
     Queue(world.drives["removed"].client, world.namespace, "removed").remove()
@@ -172,6 +186,19 @@ def test_a_run_that_is_started_again_under_its_id_ends_again(innocent, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_is_lost_is_not_covered_by_an_earlier_one_of_its_id(innocent, kind):
     assert innocent.accused(kind, "again-lost") == {"lost": {"invoice-18"}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_of_a_group_that_is_started_again_under_its_id_end_again(innocent, kind):
+    assert innocent.accused(kind, "calls") == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callback_that_is_sent_twice_is_named(innocent, kind):
+    """Nobody chose its id, so nobody can use it again."""
+    assert innocent.accused(kind, "fired") == {
+        finding: {CALLBACK} for finding in ("acked_twice", "started_after_ack")
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,6 +17,8 @@ __all__ = ["DELIVERED", "ENDS", "KEYS", "final_end", "life", "lifecycles", "orde
 
 #: The columns that name a message.
 KEYS: Final = ("queue", "shard", "message_id")
+#: Ids that qworker draws, and what is made of them: they are never used again.
+_DRAWN_ID: Final = r"^[0-9a-z]{10}[0-9]{10}([-.]|$)"
 #: The ids of plain messages, `<lease>.<index>`: each event of one has the time of its own, as long as it has no header.
 _PLAIN_ID: Final = r"\.[0-9]+$"
 
@@ -43,11 +45,11 @@ def final_end() -> Column:
 
 
 def life() -> Column:
-    """Which life of a message an event belongs to: when it was sent; the same for all events of a plain message."""
+    """Which life of a message an event belongs to: when it was sent; the same for all events of drawn and plain ids."""
     from pyspark.sql import functions as F
 
-    plain = F.col("message_id").contains(".") & F.col("message_id").rlike(_PLAIN_ID)
-    begun = F.when(~plain, F.col("sent_ts"))
+    has_one = F.col("message_id").rlike(f"{_DRAWN_ID}|{_PLAIN_ID}")
+    begun = F.when(~has_one, F.col("sent_ts"))
     return F.coalesce(begun, F.lit(0).cast("timestamp"))
 
 
@@ -57,7 +59,8 @@ def lifecycles(events: DataFrame) -> DataFrame:
     queue, shard, message_id, life TIMESTAMP · sent_ts (of the header), due_ts (the last redrive, else when it first
     was ready) · sent_seen BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose
     death came before the data is left out) · first, last, first_ack, first_delivery, last_delivery, first_over,
-    last_over (of ends and deaths) STRUCT<epoch, number>, null without · last_event, end_event, first_ts, last_ts,
+    last_over (of ends and deaths) STRUCT<epoch, number>, null without · again BOOLEAN: it was sent at different times,
+    as calls are of a group that was started again under its id · last_event, end_event, first_ts, last_ts,
     last_reason, last_error, task, attempts INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or
     `open`.
     """
@@ -66,6 +69,10 @@ def lifecycles(events: DataFrame) -> DataFrame:
     event, position = F.col("event"), order()
     delivery = event.isin(*DELIVERED)
     over = final_end() | (event == "dead")
+    # Without a header a message has the time of each event, and no event `sent`.
+    in_header = (event == "sent") | final_end() & (F.col("sent_ts") < F.col("ts"))
+    chosen = ~F.col("message_id").rlike(_DRAWN_ID)
+    sending = F.when(in_header & chosen, F.col("sent_ts"))
     seen = (
         events.where(
             "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
@@ -92,6 +99,7 @@ def lifecycles(events: DataFrame) -> DataFrame:
             F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
             F.min(F.when(over, position)).alias("first_over"),
             F.max(F.when(over, position)).alias("last_over"),
+            F.coalesce(F.min(sending) < F.max(sending), F.lit(False)).alias("again"),
             F.max_by("reason", position).alias("last_reason"),
             F.max_by("error_class", position).alias("last_error"),
             F.max("ts").alias("last_ts"),

@@ -81,12 +81,13 @@ def judged(
     # A message that died is redriven before it ends again; that may be missing.
     over = (F.col("ends") + F.col("deaths") > F.col("redrives") + 1) & ~F.col("redrive_in_hole")
     gone = absent & quiet
+    again = F.col("again")
     return rows.select(
         *rows.columns,
         (gone & ~doubtful).alias("lost"),
         (gone & doubtful).alias("unsure"),
-        ((F.col("acks") > 1) | (F.col("ends") > 1) | over).alias("acked_twice"),
-        F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False)).alias(
+        (~again & ((F.col("acks") > 1) | (F.col("ends") > 1) | over)).alias("acked_twice"),
+        (~again & F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False))).alias(
             "delivered_late"
         ),
     )
