@@ -171,9 +171,9 @@ ROLES: Final[dict[str, Role]] = {
         raw=(
             "blpop", "rpush", "hset", "hsetnx", "hincrby", "hdel", "hget", "hmget", "hgetall", "hkeys", "hvals",
             "hlen", "hexists", "hscan", "exists", "type", "lrange", "zrange", "zrevrange", "zscan",
-            "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xadd", "xrange", "xrevrange",
-            "scan", "renamenx", "unlink", "pexpire", "wait", "get", "mget", "ssubscribe", "sunsubscribe", "pttl",
-            "waitaof", *_SERVER_FACTS,
+            "zrangebyscore", "zrevrangebyscore", "zscore", "zrem", "zcard", "xadd", "xdel", "xrange",
+            "xrevrange", "scan", "renamenx", "unlink", "pexpire", "wait", "get", "mget", "ssubscribe", "sunsubscribe",
+            "pttl", "waitaof", *_SERVER_FACTS,
         ),
         channels=_results,
         shared=lambda namespace: (f"~{namespace}:*",),

@@ -286,7 +286,7 @@ def test_a_group_is_started_once_by_its_own_id(app: QWorker) -> None:
 
 
 def test_an_id_that_is_free_again_starts_the_group_again(app: QWorker) -> None:
-    """Also for as long as the queue knows the numbers of the earlier start: a day after its end nothing else is left."""
+    """Its queue still knows the number of the earlier start: a day after its end nothing else is left."""
     square, total = tasks(app, "calls", "ends")
     calls = group([square.call(1), square.call(3)]).then(total)
     handle = calls.start(id="nightly")

@@ -265,6 +265,7 @@ def test_server_that_hangs_stops_neither_pings_nor_the_stop(
     unit: str, manager: Manager, server: servers.Server
 ) -> None:
     """Without a server a unit stays alive, within the unit's WatchdogSec, and stops in time."""
+    manager.wait_for(lambda: manager.at("WATCHDOG=1"), DEADLINE_S)
     os.kill(server.pid, signal.SIGSTOP)
     try:
         frozen = manager.at("WATCHDOG=1")[-1]

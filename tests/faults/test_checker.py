@@ -267,6 +267,7 @@ class TestFlows:
             "chains": 1,
             "groups": 1,
             "runs": 1,
+            "gathers": 0,
             "forked": 0,
             "misplaced": 0,
             "rewritten": 0,

@@ -104,13 +104,13 @@ def test_a_job_is_run_again_on_a_cluster_of_another_size(
     """Files are cut there as before: only the rest is sent."""
     files = str(tmp_path / "rows")
     spark.range(0, 30_000, numPartitions=4).write.parquet(files)
-    sent = []
+    sent, partitions = [], []
     for cores, attempts in (("2", 9), ("5", 0), ("11", 0)):
         spark.conf.set("spark.sql.leafNodeDefaultParallelism", cores)
         spark.conf.set("spark.sql.files.openCostInBytes", "1")
         try:
             df = failing(spark.read.parquet(files), attempts, after=1)
-            assert df.rdd.getNumPartitions() >= int(cores)
+            partitions.append(df.rdd.getNumPartitions())
             sent.append(target.send(df, write_id="nightly").sent)
         except Exception as error:
             assert "this attempt fails" in str(error)  # noqa: PT017
@@ -119,6 +119,7 @@ def test_a_job_is_run_again_on_a_cluster_of_another_size(
             spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
     assert target.numbers() == list(range(30_000))
     assert sent[-1] == 0
+    assert len({*partitions}) == 3, partitions
 
 
 def test_a_divided_queue_gets_rows_in_every_shard_once(spark: SparkSession, target: Target) -> None:

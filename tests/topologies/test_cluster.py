@@ -307,7 +307,7 @@ def test_tasks_of_an_async_client_ask_for_the_map_once(nodes: Cluster, namespace
     """A hundred that start at once on queues of every master."""
 
     def asked() -> int:
-        stats = (node.ask("INFO", "commandstats") for node in nodes.masters())
+        stats = (node.ask("INFO", "commandstats") for node in nodes.nodes)
         return sum(stat.get("cmdstat_cluster|slots", {}).get("calls", 0) for stat in stats)
 
     async def send() -> None:

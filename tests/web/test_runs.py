@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote
 
@@ -178,8 +179,9 @@ def test_schedules_show_their_next_slots_and_are_paused_run_and_removed(
     @app.task(queue="emails")
     def report(number: int) -> None: ...
 
-    for name in ("daily", "hourly"):
-        report.schedule(name, "0 4 * * *" if name == "daily" else "0 * * * *", 7)
+    later = datetime.now(UTC) + timedelta(hours=12)
+    for name, hour in (("daily", later.hour), ("hourly", "*")):
+        report.schedule(name, f"0 {hour} * * *", 7)
     app.close()
 
     page = text(browser, "/schedules")
