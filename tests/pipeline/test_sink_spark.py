@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -19,7 +20,7 @@ from qworker.pipeline.sink.redrive import discard, redrive
 from qworker.pipeline.sink.send import Rows, SendTotals, bodies_of, send_rows
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import decode_call
-from tests.topologies.servers import client_of
+from tests.topologies.servers import client_of, until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,8 @@ class Target:
         self.base = f"{namespace}:{{{queue}}}:"
         self.options = {"url": url, "namespace": namespace}
         self.redis = client_of(url)
+        #: The server and the key of its messages that are ready.
+        self.ready = f"{url} {self.base}ready"
 
     def send(self, df: DataFrame, **more: Any) -> SendTotals:
         """Send a DataFrame."""
@@ -58,8 +61,17 @@ def target(store_url: str, namespace: str, queue_name: str) -> Iterator[Target]:
     made.redis.close()
 
 
-def failing(df: DataFrame, attempts: int, *, after: int = 2) -> DataFrame:
-    """The same rows, but the first attempts at partition 0 fail after some batches."""
+def wait_for_key(url: str, key: str) -> None:
+    """Wait until a server has a key."""
+    with closing(client_of(url)) as redis:
+        until(lambda: redis.exists(key), what=f"to store {key}")
+
+
+def failing(df: DataFrame, attempts: int, *, after: int = 2, stored: str = "") -> DataFrame:
+    """The same rows, but the first attempts at partition 0 fail after some batches.
+
+    `stored`: the URL of a server, a space and a key that exists by then: rows of another partition are stored.
+    """
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -69,6 +81,8 @@ def failing(df: DataFrame, attempts: int, *, after: int = 2) -> DataFrame:
         for number, batch in enumerate(batches):
             is_doomed = context.partitionId() == 0 and context.attemptNumber() < attempts
             if is_doomed and number == after:
+                if stored:
+                    wait_for_key(*stored.split(" "))
                 raise RuntimeError("this attempt fails, as the test wants it")
             yield batch
 
@@ -87,7 +101,7 @@ def test_job_run_again_sends_the_rest(spark: SparkSession, target: Target) -> No
     """A job that failed for good and is run again under its write id stores what is missing; a third run nothing."""
     df = spark.range(0, 60_000, numPartitions=2)
     with pytest.raises(Exception, match="this attempt fails"):
-        target.send(failing(df, 9), write_id="nightly")
+        target.send(failing(df, 9, stored=target.ready), write_id="nightly")
     stored = len(target.bodies())
     assert 0 < stored < 60_000
     totals = target.send(df, write_id="nightly")
@@ -104,22 +118,25 @@ def test_a_job_is_run_again_on_a_cluster_of_another_size(
     """Files are cut there as before: only the rest is sent."""
     files = str(tmp_path / "rows")
     spark.range(0, 30_000, numPartitions=4).write.parquet(files)
-    sent, partitions = [], []
-    for cores, attempts in (("2", 9), ("5", 0), ("11", 0)):
-        spark.conf.set("spark.sql.leafNodeDefaultParallelism", cores)
-        spark.conf.set("spark.sql.files.openCostInBytes", "1")
-        try:
-            df = failing(spark.read.parquet(files), attempts, after=1)
-            partitions.append(df.rdd.getNumPartitions())
-            sent.append(target.send(df, write_id="nightly").sent)
-        except Exception as error:
-            assert "this attempt fails" in str(error)  # noqa: PT017
-        finally:
-            spark.conf.unset("spark.sql.files.openCostInBytes")
-            spark.conf.unset("spark.sql.leafNodeDefaultParallelism")
+    partitions = set()
+
+    def rows(cores: int, attempts: int = 0) -> DataFrame:
+        session = spark.newSession()
+        session.conf.set("spark.sql.leafNodeDefaultParallelism", str(cores))
+        session.conf.set("spark.sql.files.openCostInBytes", "1")
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
+        df = failing(session.read.parquet(files), attempts, stored=target.ready)
+        partitions.add(df.rdd.getNumPartitions())
+        return df
+
+    with pytest.raises(Exception, match="this attempt fails"):
+        target.send(rows(2, attempts=9), write_id="nightly")
+    totals = target.send(rows(5), write_id="nightly")
+    assert totals.sent + totals.already_there == 30_000
+    assert totals.already_there > 0
     assert target.numbers() == list(range(30_000))
-    assert sent[-1] == 0
-    assert len({*partitions}) == 3, partitions
+    assert target.send(rows(11), write_id="nightly").sent == 0
+    assert len(partitions) == 3
 
 
 def test_a_divided_queue_gets_rows_in_every_shard_once(spark: SparkSession, target: Target) -> None:

@@ -96,7 +96,7 @@ FLOW_MUTATIONS: Final = {
         "a group that has ended is begun again by a repeated call",
         "abandoned",
         ("join",),
-        (("if last and number <= last or is_other", "if is_other"),),
+        (("if not is_again and last and number <= last or is_other", "if is_other"),),
     ),
     "effects-stale": Mutation(
         "effects are applied although the ack does not count",
