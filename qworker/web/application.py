@@ -81,6 +81,7 @@ class Dashboard:
         self._readings = Readings(namespace)
         self._lives = Lives(self.sampler)
         self._writer = Writer(namespace, self._jobs, self._readings, redact)
+        self._redact = redact
         routes = [
             Route("/static/{name}", static_file),
             Route("/healthz", self._healthz),
@@ -201,7 +202,13 @@ class Dashboard:
             return access
         form = await read_form(request)
         doing = Doing(
-            self._namespace, self._jobs, self._readings, access, request.path_params, form
+            self._namespace,
+            self._jobs,
+            self._readings,
+            access,
+            request.path_params,
+            form,
+            self._redact,
         )
         entry, done = await run_in_threadpool(act, action, doing)
         if doing.queue:

@@ -383,6 +383,9 @@ def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], sh
     page = text(hides, f"{PAGE}/edit?entry={left.entry_id}")
     assert "the redaction hook hides a part of its body here" in page
     assert "grace@example.org" not in page
+    form = {"entry": str(left.entry_id), "body": json.dumps(edited)}
+    assert hides.post(f"{PAGE}/edit", form).status_code == 400
+    assert [letter.entry_id for letter in shop.queue().dead(9)] == [left.entry_id]
     shop.queue().send_all([encode_call("send_email", ["x" * 20_000], {})])
     for message in shop.queue().receive(2):
         shop.queue().bury(message, error="x")

@@ -129,9 +129,16 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
     orders.fails = True
     orders.work_on()
     assert "Why it is dead" in text(browser, "/runs/orders/a-1")
+    with pytest.MonkeyPatch.context() as patch:
+        # In a queue that is too long to search its result says so.
+        patch.setattr("qworker.web.pages.run._SEARCHED", 0)
+        assert "Redrive: continue after the last step" in text(browser, "/runs/orders/a-1")
     orders.fails = False
     assert browser.post("/runs/orders/a-1/redrive").status_code == 303
     assert browser.post("/runs/orders/a-1/redrive").status_code == 400
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qworker.web.pages.run._SEARCHED", 0)
+        assert "Now active" in text(browser, "/runs/orders/a-1")
     orders.work_on()
     page = text(browser, "/runs/orders/a-1")
     assert page.index("Signal approval") < page.index("ship")

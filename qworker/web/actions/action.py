@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from qworker.monitor.namespace import Namespace
     from qworker.monitor.readings import Readings
     from qworker.web.access import Access
+    from qworker.web.body import Redact
 
 __all__ = ["Action", "Doing", "Done", "act", "record"]
 
@@ -33,6 +34,7 @@ class Doing:
     access: Access
     names: Mapping[str, str]
     form: Mapping[str, str]
+    redact: Redact | None = None
 
     @property
     def queue(self) -> str:

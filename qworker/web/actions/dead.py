@@ -14,7 +14,7 @@ from qworker.formats import count, safe, span
 from qworker.monitor.jobs import Job
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
-from qworker.web.pages.dead import RATES, filter_of, letter_at, written
+from qworker.web.pages.dead import RATES, filter_of, letter_at, why_not_edited, written
 from qworker.wire.codec import decode
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ def _edit(doing: Doing) -> Done:
         body = decode(doing.form.get("body", "").encode())
     except InvalidBodyError as error:
         raise error.at("body") from error
+    letter = letter_at(doing.namespace, doing.queue, entry)
+    if letter is not None and (problem := why_not_edited(letter, doing.redact)):
+        raise InvalidOptionError("entry", f"{entry} cannot be edited here", problem)
     edited = queue.edit_dead(entry, body)
     path = f"/queues/{quote(doing.queue)}/dead"
     if doing.form.get("redrive") == "1" and queue.redrive(edited):

@@ -23,6 +23,7 @@ from qworker.wire.ids import EntryId
 if TYPE_CHECKING:
     from qworker.client.message import DeadLetter
     from qworker.monitor.namespace import Namespace
+    from qworker.web.body import Redact
     from qworker.web.look import Look
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "filter_of",
     "letter",
     "letter_at",
+    "why_not_edited",
     "written",
 ]
 
@@ -152,16 +154,8 @@ def edit(look: Look) -> Page:
     found = _letter(look, look.query.get("entry", ""))
     if found is None:
         return _gone(look)
-    name, text, problem = look.names["queue"], "", ""
-    whole = show_body(found.message, None)
-    if found.message.unreadable or not found.message.id:
-        problem = found.message.closed or "it was not written by qworker"
-    elif show_body(found.message, look.redact) != whole:
-        problem = "the redaction hook hides a part of its body here"
-    elif whole.note or len(whole.text) > _EDITED:
-        problem = "its body is too long for a form, or not JSON"
-    else:
-        text = whole.text
+    name, problem = look.names["queue"], why_not_edited(found, look.redact)
+    text = "" if problem else show_body(found.message, None).text
     return Page(
         "dead_edit.html",
         f"Edit a dead letter of {name}",
@@ -174,6 +168,18 @@ def edit(look: Look) -> Page:
         },
         changes=False,
     )
+
+
+def why_not_edited(letter: DeadLetter, redact: Redact | None) -> str:
+    """Say why the body of a dead letter is not edited in a form; '' if it is."""
+    whole = show_body(letter.message, None)
+    if letter.message.unreadable or not letter.message.id:
+        return letter.message.closed or "it was not written by qworker"
+    if show_body(letter.message, redact) != whole:
+        return "the redaction hook hides a part of its body here"
+    if whole.note or len(whole.text) > _EDITED:
+        return "its body is too long for a form, or not JSON"
+    return ""
 
 
 def confirm_redrive(look: Look) -> Page:

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+import msgspec
+
 from qworker.client.inspect.peek import inspect
 from qworker.client.inspect.results import look as look_at_result
-from qworker.client.inspect.runs import RunStatus, RunStep, is_gather, run_steps, statuses
+from qworker.client.inspect.runs import ACTIVE, RunStatus, RunStep, is_gather, run_steps, statuses
 from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
 from qworker.web.body import Body, show_value
@@ -100,7 +102,7 @@ def confirm_cancel_run(look: Look) -> Page:
 
 
 def _find(look: Look) -> RunStatus | None:
-    """Read where a run stands; in a long queue without a search for its message."""
+    """Read where a run stands; in a long queue without a search for its message: then its result says if it is dead."""
     run_id = look.names["message"]
     try:
         check_message_id(run_id)
@@ -112,8 +114,18 @@ def _find(look: Look) -> RunStatus | None:
     for shard in client.run(_shards(ref)):
         [known] = client.run(statuses(shard, [run_id], search=not long))
         if known.recorded or (known.message is not None and "c" in known.message.flags):
-            return known
+            return _dead_by_result(look, ref, known) if known.state == ACTIVE else known
     return None
+
+
+def _dead_by_result(look: Look, ref: QueueRef, status: RunStatus) -> RunStatus:
+    """Return `status`, dead if its result says so: that is kept for a day, or as long as the workflow's results."""
+    try:
+        outcome = look.namespace.client.run(look_at_result(ref, status.id))
+    except ProtectionError:
+        return status
+    is_dead = outcome is not None and outcome.state == "dead"
+    return msgspec.structs.replace(status, state="dead") if is_dead else status
 
 
 def _shards(ref: QueueRef) -> Any:
