@@ -17,56 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from verification.faults import built, consumers, network, reapers, servers, surroundings, topology
 from verification.faults.history import events_of
-from verification.faults.load import CROWD_QUEUES, Load
+from verification.faults.load import CROWD_QUEUES
 from verification.faults.producer import Sending
-from verification.faults.row import Bound, Row, at_least, exactly
+from verification.faults.row import Row, at_least, exactly
+from verification.faults.under import COMMON, SINGLE, under
 
 __all__ = ["ROWS", "figures_of"]
 
 FLOWS: Final = Sending(rate=40, chunk=1, backlog=300)
-#: The faults of single messages that flows go through as well.
-_FAULTS: Final = [
-    "F1",
-    "F1t",
-    "F1w",
-    "F2",
-    "F2w",
-    "F3",
-    "F5",
-    "F7",
-    "F9",
-    "F9c",
-    "F15",
-    "F17",
-    "F18",
-    "F20",
-    "F21",
-    "F21a",
-    "F23",
-    "F24",
-    "F25",
-    "F26d",
-    "F26l",
-    "F26r",
-    "F27",
-    "F28r",
-    "F31",
-    "F32",
-    "F40b",
-    "F46",
-    "F51",
-    "F57",
-    "F57c",
-]
+#: The faults that flows go through.
+_OF_FLOWS: Final = (*COMMON, "F51", "F57", "F57c")
 CROWDS: Final = Sending(rate=2, chunk=1, backlog=500)
 #: The faults that crowds go through.
 _OF_CROWDS: Final = ["F1", "F1w", "F3", "F5", "F20", "F21a", "F26l", "F31", "F57c"]
-#: What a failover takes or undoes stays bounded.
-_FORGIVEN: Final = ("taken", "undone")
-#: Figures that only the load of single messages produces.
-_OF_MESSAGES: Final = ("held_again", "stale_acks")
 
 
 _WHOLE: Final = (at_least("groups", 1), exactly("forked", 0), exactly("misplaced", 0))
@@ -112,7 +76,7 @@ def _with_flows(row: Row) -> Row:
     """Play the course of a row under a load of flows."""
     # What the old master had confirmed and the new one had not got is done again, with other values.
     exact = [] if row.undoes else [exactly("rewritten", 0)]
-    return _played_under(
+    return under(
         row,
         f"C{row.name[1:]}",
         replace(
@@ -122,6 +86,7 @@ def _with_flows(row: Row) -> Row:
             queues="load,aload",
             sending=FLOWS,
         ),
+        figures_of,
         *_FLOWS,
         *exact,
     )
@@ -129,7 +94,7 @@ def _with_flows(row: Row) -> Row:
 
 def _with_crowds(row: Row) -> Row:
     """Play the course of a row under a load of crowds."""
-    return _played_under(
+    return under(
         row,
         f"C{row.name[1:]}m",
         replace(
@@ -139,32 +104,12 @@ def _with_crowds(row: Row) -> Row:
             queues=",".join(CROWD_QUEUES),
             sending=CROWDS,
         ),
+        figures_of,
         *_WHOLE,
     )
 
 
-def _played_under(row: Row, name: str, load: Load, *bounds: Bound) -> Row:
-    kept = [
-        bound
-        for bound in row.bounds
-        if (bound.sign == "≥" and bound.figure not in _OF_MESSAGES) or bound.figure in _FORGIVEN
-    ]
-    return replace(
-        row,
-        name=name,
-        load=load,
-        bounds=(*kept, *bounds),
-        figures=figures_of,
-        commit_s=0.0,
-    )
-
-
-_SINGLE: Final = {
-    row.name: row
-    for module in (consumers, reapers, servers, network, surroundings, built, topology)
-    for row in module.ROWS
-}
 ROWS = [
-    *(_with_flows(_SINGLE[name]) for name in _FAULTS),
-    *(_with_crowds(_SINGLE[name]) for name in _OF_CROWDS),
+    *(_with_flows(SINGLE[name]) for name in _OF_FLOWS),
+    *(_with_crowds(SINGLE[name]) for name in _OF_CROWDS),
 ]

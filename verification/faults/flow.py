@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from verification.faults import built, consumers, network, reapers, servers, surroundings, topology
 from verification.faults.group_producer import CAPPED, ORDERED, RATED
 from verification.faults.history import Event, events_of
 from verification.faults.load import Load
 from verification.faults.producer import Sending
 from verification.faults.row import Row, at_least, at_most, exactly
 from verification.faults.stage import Stage
+from verification.faults.under import COMMON, SINGLE, under
 
 __all__ = ["AT_ONCE", "ROWS", "figures_of", "most_at_once", "running_changes"]
 
@@ -33,43 +33,8 @@ MEMBERS: Final = Sending(rate=320, chunk=4, backlog=600, nap_ms=5)
 AT_ONCE: Final = 3
 RATE: Final = 50
 BURST: Final = 10
-#: The faults of single messages that groups go through as well.
-_FAULTS: Final = [
-    "F1",
-    "F1t",
-    "F1w",
-    "F2",
-    "F2w",
-    "F3",
-    "F5",
-    "F7",
-    "F9",
-    "F9c",
-    "F15",
-    "F17",
-    "F18",
-    "F20",
-    "F21",
-    "F21a",
-    "F23",
-    "F24",
-    "F25",
-    "F26d",
-    "F26l",
-    "F26r",
-    "F27",
-    "F28r",
-    "F31",
-    "F32",
-    "F40b",
-    "F46",
-]
 #: A worker that is frozen or cut off may still run messages that were delivered again meanwhile.
 _STALLED: Final = {"F9", "F9c", "F25", "F27", "F40b"}
-#: What a failover takes or undoes stays bounded.
-_FORGIVEN: Final = ("taken", "undone")
-#: Figures that only the load of single messages produces.
-_OF_MESSAGES: Final = ("held_again", "stale_acks")
 _WINDOW_NS: Final = 2 * 10**9
 
 
@@ -177,25 +142,13 @@ def _limit(before: Row) -> Row:
 
 def _with_groups(row: Row) -> Row:
     """Play the course of a row under a load of groups."""
-    kept = [
-        bound
-        for bound in row.bounds
-        if (bound.sign == "≥" and bound.figure not in _OF_MESSAGES) or bound.figure in _FORGIVEN
-    ]
     promised = [at_least("members", 20), at_least("ordered_groups", 2)]
     # What a server has forgotten runs again, beside and after what has gone on since.
     if not row.takes and not row.undoes:
         promised.append(at_most("rated_most", 2 * RATE * 1.05 + BURST))
         if row.name not in _STALLED:
             promised += [exactly("disordered", 0), at_most("at_once", AT_ONCE)]
-    return replace(
-        _limit(row),
-        name=f"G{row.name[1:]}",
-        load=_load(row.load),
-        bounds=(*kept, *promised),
-        figures=figures_of,
-        commit_s=0.0,
-    )
+    return under(_limit(row), f"G{row.name[1:]}", _load(row.load), figures_of, *promised)
 
 
 def _load(load: Load) -> Load:
@@ -207,9 +160,4 @@ def _load(load: Load) -> Load:
     )
 
 
-_SINGLE: Final = {
-    row.name: row
-    for module in (consumers, reapers, servers, network, surroundings, built, topology)
-    for row in module.ROWS
-}
-ROWS = [_with_groups(_SINGLE[name]) for name in _FAULTS]
+ROWS = [_with_groups(SINGLE[name]) for name in COMMON]
