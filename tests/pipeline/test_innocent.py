@@ -195,7 +195,7 @@ def test_calls_of_a_group_that_is_started_again_under_its_id_end_again(innocent,
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_callback_that_is_sent_twice_is_named(innocent, kind):
-    """Nobody chose its id, so nobody can use it again."""
+    """Its id was drawn, and is never used again."""
     assert innocent.accused(kind, "fired") == {
         finding: {CALLBACK} for finding in ("acked_twice", "started_after_ack")
     }

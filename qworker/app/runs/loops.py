@@ -42,7 +42,7 @@ _MAX_EVERY: Final = 1_000_000
 _DAY_MS: Final = 86_400_000
 _LEAST_MS: Final = 100
 _MAX_KEY: Final = 4096
-#: A position is kept early once so many steps of items that are done wait to be forgotten.
+#: A position is kept early once this many steps of items that are done wait to be forgotten.
 _MAX_STEPS: Final = 500
 _PER_CALL: Final = 1000
 _MAX_GROUPS: Final = 100

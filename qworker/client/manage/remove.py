@@ -37,7 +37,7 @@ _PAGE: Final = 500
 #: Groups of calls, and leases, of one call.
 _GROUPS: Final = 100
 _LEASES: Final = 16
-#: A queue of up to so many messages is read before it is removed.
+#: A queue of at most this many messages is read before it is removed.
 _READ: Final = 10_000
 
 

@@ -14,7 +14,7 @@
 --   id, size       of the group; its number of members, 1-10000
 --   policy         all, successes or first
 --   first          number of the first member of this call, 0 in the first one
---   start, keep    may be left out: what it was started with, kept for so many ms after the end, so that it is started once
+--   start, keep    may be left out: what it was started with, kept for this many ms after the end: it is started once
 --   then | run     {priority, delay ms, ttl ms, head, tail} of the callback, as of a push of lib/effects.lua, whose id is that of
 --                  the group | {message id, signal}: a run of this queue that gets this signal
 --   queues         may be left out: names of other queues in which messages of the group may be, at most 1,000
