@@ -23,7 +23,8 @@
 -- In join: `0` … → how a member has ended, see gather.lua; @size, @policy, @left (members that it still waits for), @sent (members
 -- that are in outboxes), @queues (where their messages may be), @then or @run, @start, @keep, @made.
 -- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, {'STALE'} if
---   the lease does not hold the run, or {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts.
+--   the lease does not hold the run, or {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts while
+--   anything of its group is kept.
 -- O(m): m members of the call.
 --- include lib/clock.lua
 --- include lib/checks.lua
