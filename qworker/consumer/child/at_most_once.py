@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.leases.ending_kinds import ACKED, LEFT
-from qworker.consumer.child.settle.ack_buffer import add_outcome
 from qworker.consumer.child.settle.journal_events import acked_unstarted
+from qworker.consumer.child.settle.outcomes import add_outcome
 from qworker.engine.settle import Outcomes, Settled, settle
 from qworker.errors import QworkerError
 from qworker.telemetry.guarded import guarded

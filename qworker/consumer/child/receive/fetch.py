@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.consumer.child.leases.board_slots import ChildLeases, PendingLease
     from qworker.consumer.child.receive.doorbells import Doorbell, Doorbells
-    from qworker.consumer.child.settle.ack_buffer import AckBuffer, InFlightOutcomes
+    from qworker.consumer.child.settle.ack_buffer import AckBuffer
+    from qworker.consumer.child.settle.outcomes import InFlightOutcomes
     from qworker.wire.ids import IdSource
 
 __all__ = ["FetchOptions", "Fetcher"]

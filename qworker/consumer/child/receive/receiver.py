@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.delivery import Delivery
     from qworker.consumer.child.receive.chooser import QueueChooser
     from qworker.consumer.child.receive.poll_schedule import PollSchedule
-    from qworker.consumer.child.settle.ack_buffer import AckBuffer, InFlightOutcomes
+    from qworker.consumer.child.settle.ack_buffer import AckBuffer
+    from qworker.consumer.child.settle.outcomes import InFlightOutcomes
     from qworker.engine.command import Command
     from qworker.engine.receive import Batch
     from qworker.wire.ids import IdSource
