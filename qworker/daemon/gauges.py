@@ -17,13 +17,12 @@ import structlog
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from qworker.client.execute.recurring import WITHIN_S
+from qworker.client.execute.recurring import AWAY, WITHIN_S
 from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
 from qworker.client.relay import Outbox, outboxes_of
 from qworker.daemon.figures import MOST_GROUPS, Figures, families, known_counters
-from qworker.daemon.registry import AWAY
 from qworker.engine.command import Command
 from qworker.engine.groups import LargeGroup, largest
 from qworker.engine.inspect import Inspection, inspect

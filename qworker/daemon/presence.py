@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from qworker.daemon.registry import Execute
+from qworker.client.execute.protocol import Execute
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, OutOfMemoryError, ServerError, server_refused
 from qworker.telemetry.throttle import LogThrottle

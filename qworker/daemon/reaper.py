@@ -15,14 +15,14 @@ from typing import Final
 
 import structlog
 
-from qworker.client.execute.recurring import RecurringCalls
+from qworker.client.execute.recurring import AWAY, RecurringCalls
 from qworker.client.execute.sync import Client
 from qworker.daemon.journal_shedding import JournalShedding
 from qworker.daemon.moving import Moving
 from qworker.daemon.presence import Presence, reaper_name
 from qworker.daemon.problems import Problems
 from qworker.daemon.pruning import Pruning
-from qworker.daemon.registry import AWAY, Registry
+from qworker.daemon.registry import Registry
 from qworker.daemon.relaying import Relaying
 from qworker.daemon.reshard import ShardUpkeep
 from qworker.daemon.scheduler import Scheduler

@@ -8,10 +8,10 @@ from typing import Final
 
 import structlog
 
+from qworker.client.execute.protocol import Execute
 from qworker.client.manage.reshard import tend
 from qworker.client.plan import run_plan
 from qworker.client.queue_ref import QueueRef
-from qworker.daemon.registry import Execute
 from qworker.errors import BrokenQueueError
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys

@@ -13,8 +13,9 @@ from typing import Final
 
 import structlog
 
+from qworker.client.execute.protocol import Execute
+from qworker.client.execute.recurring import AWAY
 from qworker.daemon.known_schedules import Job, KnownSchedules, note
-from qworker.daemon.registry import AWAY, Execute
 from qworker.daemon.slots import due_slots
 from qworker.daemon.tick import Tick
 from qworker.engine.fire import Fired, Rule, fire, skip

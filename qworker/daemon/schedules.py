@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from qworker.client.execute.protocol import Execute
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import (
     forget_owner,
@@ -19,7 +20,6 @@ from qworker.client.namespace.owners import (
     same_owner,
 )
 from qworker.client.namespace.queues import holding, named
-from qworker.daemon.registry import Execute
 from qworker.engine.command import Brief
 from qworker.engine.index import announce
 from qworker.engine.raw import raw, server_time

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.client.execute.recurring import AWAY
 from qworker.client.execute.single_wait import WatchingClient
 from qworker.client.namespace.queues import existing, named
 from qworker.client.namespace.scan import find_queues
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
-from qworker.daemon.registry import AWAY
 from qworker.errors import BrokenQueueError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from qworker.client.execute.recurring import AWAY
 from qworker.client.inspect.many import inspect_many
 from qworker.client.inspect.peek import Inspection
 from qworker.client.namespace.workers import read_reapers, read_workers
 from qworker.client.per_shard import of_one_key
-from qworker.daemon.registry import AWAY
 from qworker.errors import BrokenQueueError, QworkerError, UnavailableError
 from qworker.health.server import examine
 from qworker.monitor.history import Series

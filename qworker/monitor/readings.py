@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qworker.client.calls import CallGroup
+from qworker.client.execute.recurring import AWAY
 from qworker.client.inspect.runs import RunStatus
 from qworker.client.namespace.paused_tasks import read_paused_tasks
 from qworker.client.namespace.queues import holding
 from qworker.client.namespace.requests import ask_workers
 from qworker.client.per_shard import of_one_key
 from qworker.daemon.durability import Durability, inspect_server
-from qworker.daemon.registry import AWAY
 from qworker.daemon.schedule_listing import ListedSchedule, list_schedules
 from qworker.errors import QworkerError, ServerError
 from qworker.wire.keys import QueueKeys

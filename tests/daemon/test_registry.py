@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from qworker.client.execute.sync import Client
+from qworker.daemon.discovery import LEAST_REST_S
 from qworker.daemon.presence import FORGOTTEN_MS, Presence, reaper_name
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.registry import REREAD_S, Registry
+from qworker.daemon.registry import Registry
 from qworker.engine.command import Command
 from qworker.errors import AccessDeniedError
 from qworker.wire.keys import queues_key, reapers_key
@@ -72,7 +73,7 @@ def test_new_queue_is_seen_at_the_next_refresh(
     redis = open_queue("a").redis
     assert names(registry) == ["a", "b"]
     redis.hdel(queues_key(namespace), "b")
-    registry._walk_at = float("inf")
+    registry._discovery._walk_at = float("inf")
     assert names(registry) == ["a", "b"]
     assert redis.hexists(queues_key(namespace), "b")
 
@@ -106,12 +107,14 @@ def test_the_next_walk_comes_the_sooner_the_fewer_keys_there_are(
 ) -> None:
     """An unannounced queue is found: within ten seconds on a small server, within ten minutes on any."""
     # One call reads all keys, however many other tests have left.
-    monkeypatch.setattr("qworker.daemon.registry._SCANNED", 10**6)
+    monkeypatch.setattr("qworker.daemon.discovery._SCANNED", 10**6)
     registry.reapers = reapers
     assert names(registry) == []
-    assert registry._walk_at - clock() == REREAD_S
-    registry._scans = scans - len(client.factory.masters())  # each is scanned once more now
-    registry._walk_at = clock()
+    assert registry._discovery._walk_at - clock() == LEAST_REST_S
+    registry._discovery._scans = scans - len(
+        client.factory.masters()
+    )  # each is scanned once more now
+    registry._discovery._walk_at = clock()
     assert names(registry) == []
     open_queue("late", registered=False)
     clock.now_s += after_s - 1

@@ -8,10 +8,9 @@ fires forever.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from qworker.engine.command import Command
+from qworker.client.execute.protocol import Execute
 from qworker.engine.raw import raw
 from qworker.wire.keys import owners_key
 from qworker.wire.numbers import whole
@@ -20,8 +19,6 @@ __all__ = ["ORPHANED_MS", "forget_owner", "note_owner", "read_owners", "same_own
 
 #: After 7 days without a worker an app's schedules do not fire.
 ORPHANED_MS: Final = 7 * 24 * 3_600_000
-
-Execute = Callable[[Command[Any]], Any]
 
 
 def note_owner(execute: Execute, namespace: str, app: str, now_ms: int) -> None:

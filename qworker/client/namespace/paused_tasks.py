@@ -6,18 +6,13 @@ tasks of its queue run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from qworker.engine.command import Command
+from qworker.client.execute.protocol import Execute
 from qworker.engine.raw import raw
 from qworker.wire.keys import paused_tasks_key
 from qworker.wire.names import check_task
 from qworker.wire.numbers import whole
 
 __all__ = ["pause_task", "read_paused_tasks", "resume_task"]
-
-Execute = Callable[[Command[Any]], Any]
 
 
 def pause_task(execute: Execute, namespace: str, task: str, now_ms: int) -> bool:

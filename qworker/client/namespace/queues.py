@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
+from qworker.client.execute.protocol import Execute
 from qworker.client.plan import Plan
-from qworker.engine.command import Command
 from qworker.engine.index import MAX_ASKED, NamesPage, present
 from qworker.engine.index import names as names_page
 from qworker.engine.inspect import existing as keys_existing
@@ -28,8 +28,6 @@ __all__ = [
 
 _END: Final = "0"
 _ASKED_AT_ONCE: Final = 500
-
-Execute = Callable[[Command[Any]], Any]
 
 
 def list_queues(namespace: str) -> Plan[list[str]]:
