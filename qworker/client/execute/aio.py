@@ -7,29 +7,24 @@ at doorbells have extra connections, so that an ack never waits for a receive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-
-from redis.exceptions import RedisError, ResponseError
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 from qworker.client.execute.alistener import AsyncListener
+from qworker.client.execute.async_roundtrip import acall, cancellations, raise_if_cancelled
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
-from qworker.client.execute.roundtrip import LOADS
 from qworker.client.execute.shared_waits import SharedWaits
 from qworker.client.plan import Plan
 from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, ServerError
 from qworker.store.connection_set import AsyncConnectionSet
-from qworker.store.connections import ConnectionFactory, ServerConnection, is_noscript, map_error
+from qworker.store.connections import ConnectionFactory, ServerConnection
 from qworker.store.nodes import Address
 from qworker.wire.keyring import NO_KEYS, Keyring
 
-if TYPE_CHECKING:
-    from qworker.engine.scripts import Script
-
-__all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient", "acall"]
+__all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient"]
 
 T = TypeVar("T")
 Lane = BaseLane[AsyncConnectionSet]
@@ -37,64 +32,6 @@ Lane = BaseLane[AsyncConnectionSet]
 #: Connections for the calls of one client; its settles have `MAX_SETTLING` more.
 MAX_CONNECTIONS: Final = 32
 MAX_SETTLING: Final = 8
-
-
-async def acall(
-    connection: Any,
-    command: Command[Any],
-    *,
-    asking: bool = False,
-    within_s: float | None = None,
-) -> Any:
-    """Make one call over one connection, as `roundtrip.call` does; `within_s` bounds each of its trips."""
-    seconds = None if within_s is None else command.answered_within(within_s)
-    try:
-        for _ in range(LOADS):
-            try:
-                return await _within(seconds, _ask(connection, command, asking))
-            except RedisError as error:
-                if not is_noscript(error) or command.script is None:
-                    raise
-            await _within(seconds, _load(connection, command.script))
-        return await _within(seconds, _ask(connection, command, asking))
-    except (RedisError, OSError) as error:
-        key = None if command.script else command.key
-        raise map_error(error, sent=True, key=key) from error
-
-
-async def _within(seconds: float | None, trip: Awaitable[T]) -> T:
-    if seconds is None:
-        return await trip
-    try:
-        async with asyncio.timeout(seconds):
-            return await trip
-    except TimeoutError as error:
-        raise TimeoutError(f"nothing came within {seconds:.3g} s") from error
-
-
-async def _load(connection: Any, script: Script) -> None:
-    await connection.send_packed_command(connection.pack_command("SCRIPT", "LOAD", script.source))
-    await connection.read_response()
-
-
-async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
-    if asking:
-        await connection.send_packed_command(connection.pack_command("ASKING"))
-        await connection.read_response()
-    cancellations = _cancellations()
-    await connection.send_packed_command([command.packed()])
-    _raise_if_cancelled(cancellations)
-    if not command.then:
-        return await connection.read_response()
-    replies: list[Any] = []
-    for _ in range(2):
-        try:
-            replies.append(await connection.read_response())
-        except ResponseError as error:
-            replies.append(error)
-    if isinstance(replies[0], ResponseError):
-        raise replies[0]
-    return replies
 
 
 class AsyncClient(BaseClient):
@@ -254,7 +191,7 @@ class AsyncClient(BaseClient):
         *,
         elsewhere: bool = False,
     ) -> T:
-        attempt, cancellations = Attempt(command, give_up_s, elsewhere=elsewhere), _cancellations()
+        attempt, before = Attempt(command, give_up_s, elsewhere=elsewhere), cancellations()
         while True:
             address = attempt.detour or command.node
             within_s = attempt.within_s(self.factory.reply_timeout_s) if bounded else None
@@ -262,7 +199,7 @@ class AsyncClient(BaseClient):
                 if address is None:
                     address = await self.factory.alocate(command.key, within_s)
                 server = await lane.connections.idle(address, within_s)
-                _raise_if_cancelled(cancellations)
+                raise_if_cancelled(before)
                 reply = await acall(
                     server.connection,
                     attempt.command,
@@ -323,15 +260,3 @@ class AsyncClient(BaseClient):
             except RefusedError:
                 continue
             self._recent.note(command, server)
-
-
-def _cancellations() -> int:
-    """Count the cancellations of this task."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
-
-
-def _raise_if_cancelled(before: int) -> None:
-    """Raise a cancellation that came since `before`: redis-py writes with `wait_for`, which may swallow it (3.11)."""
-    if _cancellations() > before:
-        raise asyncio.CancelledError
