@@ -10,26 +10,20 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.listener import Listener
-from qworker.client.execute.roundtrip import call, call_all, settle_again
+from qworker.client.execute.one_trip import call_each
+from qworker.client.execute.roundtrip import call, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
-from qworker.engine.command import (
-    GIVE_UP_S,
-    Attempt,
-    Brief,
-    Command,
-    Patience,
-    PerQueue,
-    Word,
-)
+from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, Patience, PerQueue, Word
 from qworker.engine.raw import raw, server_time
 from qworker.engine.send import SendCall, Sent
-from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
+from qworker.errors import InDoubtError, QworkerError, ServerError
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
@@ -120,30 +114,9 @@ class Client(BaseClient):
     def _trip(
         self, lane: Lane, commands: Sequence[Command[T]], patience: Patience
     ) -> list[T | QworkerError]:
-        waits_s = patience.waits_s(self.factory.reply_timeout_s)
-        results, unanswered = call_all(self.factory, lane.connections, commands, waits_s)
-        outcomes: list[T | QworkerError] = []
-        failed: dict[Address | None, ServerError] = {
-            node: error
-            for node, (error, after_s) in unanswered.items()
-            if patience.is_over(after_s)
-        }
-        for index, command in enumerate(commands):
-            if index in results:
-                outcomes.append(results[index])
-                continue
-            node = self.factory.last_node(command.key)
-            waited_s = unanswered[node].after_s if node in unanswered else 0.0
-            try:
-                outcomes.append(
-                    failed.get(node) or self._attempt(lane, command, patience.after(waited_s))
-                )
-            except QworkerError as error:
-                # An error that no repetition cures is about the command alone.
-                if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
-                    failed[node] = error
-                outcomes.append(error)
-        return outcomes
+        return call_each(
+            self.factory, lane.connections, commands, patience, partial(self._attempt, lane)
+        )
 
     def send(
         self,
@@ -257,10 +230,8 @@ class Client(BaseClient):
             try:
                 if address is None:
                     address = self.factory.locate(command.key, within_s)
-                server, asking = (
-                    lane.connections.idle(address, within_s),
-                    attempt.detour is not None,
-                )
+                server = lane.connections.idle(address, within_s)
+                asking = attempt.detour is not None
                 reply = call(server.connection, attempt.command, asking=asking, within_s=within_s)
                 result = attempt.command.decode(reply)
             except QworkerError as error:

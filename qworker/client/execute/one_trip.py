@@ -1,0 +1,127 @@
+"""Make several calls in one trip per node; repeat those that failed one by one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from redis.exceptions import RedisError, ResponseError
+
+from qworker.client.execute.roundtrip import answered_within
+from qworker.engine.command import LEAST_S, Command, Patience
+from qworker.errors import QworkerError, RetryRule, ServerError
+from qworker.store.connections import ConnectionFactory, map_error
+
+if TYPE_CHECKING:
+    from qworker.store.connection_set import ConnectionSet
+    from qworker.store.nodes import Address
+
+__all__ = ["Unanswered", "call_all", "call_each"]
+
+T = TypeVar("T")
+
+
+class Unanswered(NamedTuple):
+    """A node that did not answer in a trip, and how long it was waited for."""
+
+    error: ServerError
+    after_s: float
+
+
+def call_all(
+    factory: ConnectionFactory,
+    connections: ConnectionSet,
+    commands: Sequence[Command[Any]],
+    within_s: float | None = None,
+) -> tuple[dict[int, Any], dict[Address, Unanswered]]:
+    """Make calls in one trip per node; returns the results of those that succeeded by index, and nodes without answer.
+
+    The caller makes the others by themselves: those with a missing script, a moved slot, a refusal or a node that is
+    away. Every command may be repeated. All nodes together are waited for `within_s` seconds, and for as long again
+    where there was no connection; None waits for the connection's own timeout, for each node.
+    """
+    began = time.monotonic()
+    if commands and factory.node(commands[0].key) is None:
+        with suppress(ServerError):
+            factory.locate(commands[0].key, within_s)
+    by_node: dict[Address, list[int]] = {}
+    for index, command in enumerate(commands):
+        node = factory.node(command.key)
+        if node is not None:
+            by_node.setdefault(node, []).append(index)
+    sent: list[tuple[Address, Any]] = []
+    results: dict[int, Any] = {}
+    unanswered: dict[Address, Unanswered] = {}
+
+    def failed(address: Address, error: Exception, *, was_sent: bool) -> None:
+        connections.drop(address)
+        mapped = error if isinstance(error, ServerError) else map_error(error, sent=was_sent)
+        factory.failed(mapped, address)
+        unanswered[address] = Unanswered(mapped, time.monotonic() - began)
+
+    try:
+        for address, indices in by_node.items():
+            try:
+                connection = connections.idle(address, within_s).connection
+                # In one piece: redis-py would write each piece separately.
+                packed = b"".join([commands[index].packed() for index in indices])
+                connection.send_packed_command([packed])
+            except (RedisError, OSError, ServerError) as error:
+                failed(address, error, was_sent=False)
+            else:
+                sent.append((address, connection))
+        sent_at = time.monotonic()
+        for address, connection in sent:
+            if within_s is None:
+                left_s = connection.socket_timeout
+            else:
+                left_s = max(LEAST_S, sent_at + within_s - time.monotonic())
+            try:
+                with answered_within(connection, left_s):
+                    for index in by_node[address]:
+                        try:
+                            results[index] = commands[index].decode(connection.read_response())
+                        except (ResponseError, QworkerError):
+                            continue
+            except (RedisError, OSError) as error:
+                failed(address, error, was_sent=True)
+    except BaseException:
+        # Interrupted between calls and replies: the next replies on these connections are not ours.
+        connections.close()
+        raise
+    return results, unanswered
+
+
+def call_each(
+    factory: ConnectionFactory,
+    connections: ConnectionSet,
+    commands: Sequence[Command[T]],
+    patience: Patience,
+    attempt: Callable[[Command[T], Patience], T],
+) -> list[T | QworkerError]:
+    """Make calls in one trip per node; returns the result or the error of each.
+
+    `attempt` repeats calls that failed in the trip. Waits once for a node that does not serve.
+    """
+    waits_s = patience.waits_s(factory.reply_timeout_s)
+    results, unanswered = call_all(factory, connections, commands, waits_s)
+    outcomes: list[T | QworkerError] = []
+    failed: dict[Address | None, ServerError] = {
+        node: error for node, (error, after_s) in unanswered.items() if patience.is_over(after_s)
+    }
+    for index, command in enumerate(commands):
+        if index in results:
+            outcomes.append(results[index])
+            continue
+        node = factory.last_node(command.key)
+        waited_s = unanswered[node].after_s if node in unanswered else 0.0
+        try:
+            outcomes.append(failed.get(node) or attempt(command, patience.after(waited_s)))
+        except QworkerError as error:
+            # An error that no repetition cures is about the command alone.
+            if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+                failed[node] = error
+            outcomes.append(error)
+    return outcomes
