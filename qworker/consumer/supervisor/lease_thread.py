@@ -104,8 +104,10 @@ class LeaseThread:
         self._jobs.put(lambda: self._recall(leases))
 
     def settle_dead(self, child: ChildProcess, death: Death) -> None:
-        """Settle the leases of a dead child, and close its board."""
+        """Settle the leases of a dead child, close its board, and ring for others if it could not do so itself."""
         self._jobs.put(lambda: self._settle_dead(child, death))
+        if child.cut_off:
+            self._jobs.put(lambda: self.keeper.ring_again(child.keys))
 
     def later(self, job: Callable[[], None]) -> None:
         """Do another job that speaks to the server."""

@@ -170,7 +170,7 @@ def test_a_child_of_one_slow_handler_waits_at_one_doorbell(
 
 
 def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
-    """After the first poll it glances, and polls a sixtieth of its queues beside."""
+    """After the first poll it glances, and polls a tenth of its queues beside."""
     names(app, [])
     with running(app) as child:
         until(lambda: child.waiting)
@@ -184,13 +184,13 @@ def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
 
 
 def test_slices_cover_all_queues(app: QWorker) -> None:
-    """After sixty rounds each was polled once, whatever their number."""
+    """After ten rounds each was polled once, whatever their number."""
     names(app, [])
     with running(app) as child:
         queues = child.broker._fetcher._chooser.queues
     for number in (129, 180, 299):
         glances = Glances(queues[:number])
-        seen = [queue.shard for _ in range(60) for queue in glances.next_slice()]
+        seen = [queue.shard for _ in range(10) for queue in glances.next_slice()]
         assert sorted(set(seen)) == sorted(queue.shard for queue in queues[:number])
 
 

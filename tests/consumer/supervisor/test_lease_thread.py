@@ -23,7 +23,9 @@ def test_a_spoiled_board_is_reported_once(app: QWorker, logs: list[dict[str, obj
     board.bytes[id_at : id_at + 18] = b"\xff" * 18
     closed: list[bool] = []
     keys = (QueueKeys(app.namespace, "q"),)
-    child: Any = SimpleNamespace(board=board, keys=keys, pid=7, close=lambda: closed.append(True))
+    child: Any = SimpleNamespace(
+        board=board, keys=keys, pid=7, cut_off=True, close=lambda: closed.append(True)
+    )
     living, looks = [child], [0]
 
     def children() -> list[Any]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Glances", "Group"]
 
 _TOGETHER: Final = 100
-#: Rounds in which every queue is polled once: every two minutes in an idle child.
-_ROUNDS: Final = 60
+#: Rounds in which every queue is polled once: every 20 s in an idle child.
+_ROUNDS: Final = 10
 
 
 class Group:

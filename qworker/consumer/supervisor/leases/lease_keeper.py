@@ -23,6 +23,7 @@ from qworker.consumer.supervisor.leases.dead_outcomes import (
 )
 from qworker.consumer.supervisor.leases.fates import Fate, fates_of, log_fates
 from qworker.consumer.supervisor.leases.heartbeats import EXTEND_GIVE_UP_S, Heartbeats
+from qworker.consumer.supervisor.leases.lost_rings import ring_again
 from qworker.engine.command import Command
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
@@ -141,6 +142,10 @@ class LeaseKeeper(Heartbeats):
         self._note_fates(fates)
         log_fates(fates, death)
         return running
+
+    def ring_again(self, queues: Sequence[QueueKeys]) -> None:
+        """Ring for others at queues that have messages: a token on its way to a child that was killed is lost."""
+        ring_again(self._calls, queues)
 
     def _end(self, ended: _EndedLease) -> list[Fate]:
         """Settle a lease of a dead child; returns what became of messages that it has not counted."""

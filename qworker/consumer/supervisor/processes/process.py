@@ -204,6 +204,11 @@ class ChildProcess:
             time.sleep(_WAIT_S)
         return code
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether it ended at some point of its work, and not by itself after the last step."""
+        return bool(self.killed or self._code or self.board.state < ChildState.STOPPING)
+
     def reason(self, code: int) -> str:
         """Why it has ended with an exit code: one of `totals.REASONS`."""
         if self.killed:
