@@ -554,6 +554,20 @@ local function open_book()
     end
     add_rows('sent - - - - -', heads)
   end
+
+  -- A group of calls begins or is decided: of no message. What follows its time tells it from one that had its id before.
+  --   group_begun     `<group id>:<made ms>:<members>:<policy>:<id of the callback, or of the run that waits>`
+  --   group_decided   `<group id>:<made ms>:<outcome>:<id of the callback, or of the run that continues; or ->`
+  --     outcome: ok, failed, cancelled, abandoned (by an operator), ended (its run had), lost (its state was)
+  function book.record_group(event, id, made, ...)
+    book.add_row(event .. ' - - - ' .. table.concat({ id, made or '-', ... }, ':') .. ' -', book.header_of(''))
+  end
+
+  -- A step of a run got its value: `<name>=<digest>`. No two names are written alike; the digest is 64 bits of SHA-1.
+  function book.record_step(header, name, value)
+    name = string.gsub(name, '[^%w_.:#!~*%[%]-]', function(char) return string.format('%%%02X', string.byte(char)) end)
+    book.add_row('step - - - ' .. name .. '=' .. string.sub(redis.sha1hex(value), 1, 16) .. ' -', header)
+  end
 end
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.
@@ -1659,12 +1673,13 @@ function joins.index()
 end
 
 -- A group of calls has ended: its values go. The record of its start stays for as long as it says, so that it is not
--- started again.
-function joins.finish(id)
+-- started again. `outcome`: of one that was not decided, see journal.lua.
+function joins.finish(id, outcome)
   local join, index = joins.key(id), joins.index()
-  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
+  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep', '@over', '@made')
   redis.pcall('ZREM', index, id)
   if found.err or not found[2] then return end
+  if book.on and not found[4] then book.record_group('group_decided', id, found[5], outcome or 'ended', '-') end
   redis.pcall('UNLINK', join)
   if not found[1] or not found[3] then return end
   redis.pcall('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')
@@ -2343,7 +2358,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   elseif other.kind == 'p' then
     add('parked', 1)
     park(message, other, to, now, received(lease))
-    tell('released')
+    tell('released', other.words == '' and 'sleep' or string.find(other.words, '#', 1, true) and 'gather' or 'signal')
   elseif other.kind == 'r' or other.kind == 'l' then
     add('released', 1)
     local limited = other.kind == 'l'

@@ -84,7 +84,14 @@ def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Co
 
     return Command(
         load_script("step"),
-        (keys.meta, keys.runs, keys.run(step.message_id), keys.lease(step.lease_id)),
+        (
+            keys.meta,
+            keys.runs,
+            keys.run(step.message_id),
+            keys.lease(step.lease_id),
+            keys.stats,
+            keys.journal,
+        ),
         (
             given(now_ms),
             step.message_id,

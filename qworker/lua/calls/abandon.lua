@@ -75,7 +75,7 @@ for i = 3, #ARGV do
     if waits then end_early(id, to, woken, now, amounts) end
   else
     if target then leave_run(target, id) end
-    joins.finish(id)
+    joins.finish(id, words == 'cancelled' and words or 'abandoned')
     if words == 'cancelled' then remember(join, found[1], found[4] or '') end
   end
   reply[#reply + 1] = waits and 1 or 0

@@ -31,6 +31,10 @@
 --- include lib/rights.lua
 
 local meta, stats, producers, join, joins, run, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local journal = string.sub(meta, 1, -5) .. 'journal'
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/journal_mode.lua
 --- include lib/outbox.lua
 --- include lib/call_specs.lua
 local MAX_MEMBERS, MAX_KEEP_MS, POLICIES = 10000, 2592000000, { all = true, successes = true, first = true }
@@ -80,6 +84,7 @@ if not is_again and last and number <= last or is_other or not sent and first > 
 end
 local outs, lanes = outbox(''), {}
 refused = denied('outboxes', 'XADD', outs .. ':a', '1-0', 'h', '') or denied('groups of calls', 'HSET', join, 'h', '')
+refused = refused or not sent and open_journal_of(now)
 if refused then return refused end
 if not sent then
   sent = 0
@@ -91,6 +96,7 @@ if not sent then
     redis.call('ZADD', runs, 'NX', text(now), target[1])
     redis.call('HSET', run, '@joins', (redis.call('HGET', run, '@joins') or '') .. ' ' .. id)
   end
+  if book.on then book.record_group('group_begun', id, text(now), text(size), spec.policy, target and target[1] or id) end
 end
 local before = sent
 for i = sent - first + 1, #spec.members do
@@ -111,4 +117,5 @@ for name in pairs(queues) do names[#names + 1] = name end
 redis.call('HSET', join, '@sent', text(sent), '@queues', table.concat(names, ' '))
 redis.call('HSET', producers, lane, text(number) .. ' ' .. text(now))
 redis.pcall('HINCRBY', stats, 'followed', sent - before)
+write_journal('')
 return { 'OK', text(now), text(sent), start }

@@ -123,12 +123,13 @@ function joins.index()
 end
 
 -- A group of calls has ended: its values go. The record of its start stays for as long as it says, so that it is not
--- started again.
-function joins.finish(id)
+-- started again. `outcome`: of one that was not decided, see journal.lua.
+function joins.finish(id, outcome)
   local join, index = joins.key(id), joins.index()
-  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep')
+  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep', '@over', '@made')
   redis.pcall('ZREM', index, id)
   if found.err or not found[2] then return end
+  if book.on and not found[4] then book.record_group('group_decided', id, found[5], outcome or 'ended', '-') end
   redis.pcall('UNLINK', join)
   if not found[1] or not found[3] then return end
   redis.pcall('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')

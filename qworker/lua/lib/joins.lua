@@ -14,9 +14,16 @@ local function callback_of(join)
   return after and { priority = after[1], delay_ms = after[2], ttl_ms = after[3], head = after[4], tail = after[5] }
 end
 
+local function record_decided(id, outcome, follows)
+  local join = joins.key(id)
+  if book.on then book.record_group('group_decided', id, redis.call('HGET', join, '@made'), outcome, follows) end
+end
+
 -- Send the callback, or wake the run.
-local function decide(join, to, woken, now, amounts)
+local function decide(id, outcome, to, woken, now, amounts)
+  local join = joins.key(id)
   local new, target = callback_of(join), joins.list(redis.call('HGET', join, '@run'))
+  record_decided(id, outcome, target and target[1] or id)
   if new then
     push_new(new, to, now, amounts)
   elseif target then
@@ -38,7 +45,7 @@ local function end_early(id, to, woken, now, amounts)
   local join, index = joins.key(id), joins.index()
   redis.call('HSET', join, '@over', text(now))
   redis.call('ZREM', index, id)
-  decide(join, to, woken, now, amounts)
+  decide(id, 'cancelled', to, woken, now, amounts)
 end
 
 -- Notify clients that wait for the callback: the member `told` has ended so; nil: the group continues.
@@ -90,7 +97,7 @@ local function count_end(id, member, words, to, woken, now, amounts)
   local is_for_run = redis.call('HEXISTS', join, '@run') == 1
   if fires or failed and is_for_run then
     if told then tell_callback(join, nil, now) end
-    decide(join, to, woken, now, amounts)
+    decide(id, fires and 'ok' or 'failed', to, woken, now, amounts)
     return 1
   end
   -- Clients that wait for the callback see a dead member until it is redriven.
@@ -100,6 +107,8 @@ local function count_end(id, member, words, to, woken, now, amounts)
     if shown then redis.call('HSET', join, '@told', shown) else redis.call('HDEL', join, '@told') end
     tell_callback(join, shown and redis.call('HGET', join, shown), now)
   end
-  if failed then joins.finish(id) end
-  return failed and 1 or 0
+  if not failed then return 0 end
+  record_decided(id, 'failed', '-')
+  joins.finish(id)
+  return 1
 end

@@ -124,6 +124,20 @@ local function open_book()
     end
     add_rows('sent - - - - -', heads)
   end
+
+  -- A group of calls begins or is decided: of no message. What follows its time tells it from one that had its id before.
+  --   group_begun     `<group id>:<made ms>:<members>:<policy>:<id of the callback, or of the run that waits>`
+  --   group_decided   `<group id>:<made ms>:<outcome>:<id of the callback, or of the run that continues; or ->`
+  --     outcome: ok, failed, cancelled, abandoned (by an operator), ended (its run had), lost (its state was)
+  function book.record_group(event, id, made, ...)
+    book.add_row(event .. ' - - - ' .. table.concat({ id, made or '-', ... }, ':') .. ' -', book.header_of(''))
+  end
+
+  -- A step of a run got its value: `<name>=<digest>`. No two names are written alike; the digest is 64 bits of SHA-1.
+  function book.record_step(header, name, value)
+    name = string.gsub(name, '[^%w_.:#!~*%[%]-]', function(char) return string.format('%%%02X', string.byte(char)) end)
+    book.add_row('step - - - ' .. name .. '=' .. string.sub(redis.sha1hex(value), 1, 16) .. ' -', header)
+  end
 end
 
 -- `attributes`: mode, cap, epoch and shed as meta has them. Before this nothing is recorded.

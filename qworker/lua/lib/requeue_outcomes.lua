@@ -95,7 +95,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
   elseif other.kind == 'p' then
     add('parked', 1)
     park(message, other, to, now, received(lease))
-    tell('released')
+    tell('released', other.words == '' and 'sleep' or string.find(other.words, '#', 1, true) and 'gather' or 'signal')
   elseif other.kind == 'r' or other.kind == 'l' then
     add('released', 1)
     local limited = other.kind == 'l'

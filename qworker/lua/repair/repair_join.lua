@@ -18,6 +18,9 @@
 --- include lib/keys.lua
 --- include lib/lease.lua
 --- include lib/ids_stored.lua
+--- include lib/journal.lua
+--- include lib/journal_entries.lua
+--- include lib/journal_mode.lua
 
 local MAX_KEEP_MS, FIRST_ID, base = 2592000000, 4, string.sub(meta, 1, -5)
 local joins, runs, seen, why = base .. 'joins', base .. 'runs', nil, nil
@@ -52,13 +55,16 @@ local function put_right(id, problem)
     redis.call('ZADD', joins, text(now), id)
     return
   end
+  local made = redis.call('ZSCORE', joins, id)
   redis.call('ZREM', joins, id)
   if problem == 'missing' then
+    if book.on then book.record_group('group_decided', id, text(tonumber(made)), 'lost', '-') end
     redis.pcall('SET', result, 'discarded', 'NX', 'PX', text(keep_ms))
     redis.pcall('SPUBLISH', result, '')
   elseif problem == 'left' then
     -- As its end would have: what it was started with stays for as long as it says.
-    local found = redis.call('HMGET', join, '@start', '@size', '@keep')
+    local found = redis.call('HMGET', join, '@start', '@size', '@keep', '@over', '@made')
+    if book.on and not found[4] then book.record_group('group_decided', id, found[5], 'ended', '-') end
     redis.call('UNLINK', join)
     if found[1] and whole(found[3], 1, MAX_KEEP_MS) then
       redis.call('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')
@@ -70,8 +76,11 @@ end
 local reply = { 'OK', text(now), '' }
 for i = FIRST_ID, #ARGV do reply[#reply + 1] = problem_of(ARGV[i]) end
 if why then return { 'OK', text(now), why } end
+refused = repair and open_journal_of(now) or nil
+if refused then return refused end
 for i = FIRST_ID, #ARGV do
   local problem = reply[i]
   if repair and problem ~= '' then put_right(ARGV[i], problem) end
 end
+write_journal('')
 return reply

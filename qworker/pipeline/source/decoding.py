@@ -22,7 +22,10 @@ from qworker.wire.names import split_shard_name
 __all__ = ["Entries", "decode", "gap_batch"]
 
 _OF_A_DELIVERY: Final = pa.array(
-    ["delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead", "unsure"]
+    [
+        *("delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead", "unsure"),
+        "step",
+    ]
 )
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _FIELDS: Final = [b"n", b"k", b"b", b"t", b"w", b"e1"]

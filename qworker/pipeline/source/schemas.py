@@ -9,6 +9,8 @@ journal    one row per event of a message. Primary key: queue, shard, epoch, num
                               (reason), with no message_id; `gap` if events are missing (number: the first
                               of them; reason: how many; ts: of the next event), `unreadable` for a line in
                               another format
+                              step group_begun group_decided (reason: see docs/protocol.md): a run recorded a step; a
+                              group of calls began, or was decided, with no message_id
     message_id, attempt       attempt counts deliveries from 1; 0 for events outside of one
     ts                        when it happened; all times are of the server's clock, in UTC
     sent_ts, ready_ts         when the message was sent, and when it became ready (after its delay or backoff)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from qworker.formats import count, span
 from qworker.web.render import stretches
@@ -32,6 +33,7 @@ _EVENTS: Final = {
     "cancelled": ("Cancelled", "warn"),
     "redriven": ("Redriven from the dead letters", ""),
     "purged": ("Deleted by an operator", "bad"),
+    "step": ("Recorded a step", ""),
 }
 
 
@@ -65,7 +67,10 @@ def steps_of(told: Life, until_ms: int | None) -> Iterator[Step]:
             title, tone = _EVENTS.get(event.name, (event.name.replace("_", " ").capitalize(), ""))
             notes = [f"delivery {event.receives + 1}"] if event.name == "delivered" else []
             notes += [f"by {event.worker}"] if event.worker and event.name == "delivered" else []
-            notes += [event.reason] if event.reason and event.name != "sent" else []
+            reason = event.reason or ""
+            if event.name == "step":
+                reason = unquote(reason.rpartition("=")[0])  # without the digest of its value
+            notes += [reason] if reason and event.name != "sent" else []
             yield Step(title, event.at_ms, tone, notes)
 
 
