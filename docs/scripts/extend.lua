@@ -135,6 +135,13 @@ local function loosen(key)
   redis.call('HDEL', key, 'batch')
 end
 
+-- Read the items of outcomes of a loose lease, false for those that are gone.
+local function read_held(lease, first, last)
+  local indices = {}
+  for i = first, last do indices[#indices + 1] = lease.others[i].index end
+  return redis.call('HMGET', lease.key, unpack(indices))
+end
+
 -- Remove messages from a loose lease; returns how many of them it held.
 local function take_out_of(key, indices)
   local gone = 0

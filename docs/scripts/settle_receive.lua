@@ -2325,6 +2325,13 @@ local function loosen(key)
   redis.call('HDEL', key, 'batch')
 end
 
+-- Read the items of outcomes of a loose lease, false for those that are gone.
+local function read_held(lease, first, last)
+  local indices = {}
+  for i = first, last do indices[#indices + 1] = lease.others[i].index end
+  return redis.call('HMGET', lease.key, unpack(indices))
+end
+
 -- Remove messages from a loose lease; returns how many of them it held.
 local function take_out_of(key, indices)
   local gone = 0
@@ -2374,9 +2381,14 @@ end
 -- Put a message into `to`, see lib/requeue.lua, or delay it. `new`: priority, delay_ms and ttl_ms (both '' for the queue's), head,
 -- tail.
 local function push_new(new, to, now, amounts)
-  local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
-  local delay_ms = whole(new.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
-  local ttl_ms = whole(new.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
+  local defaults = to.defaults
+  if not defaults then
+    local found = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
+    defaults = { delay_ms = whole(found[1], 0, MAX_MS) or 0, ttl_ms = whole(found[2], 0, MAX_MS) or 0, levels = found[3] or '' }
+    to.defaults = defaults
+  end
+  local delay_ms = new.delay_ms ~= '' and whole(new.delay_ms, 0, MAX_MS) or defaults.delay_ms
+  local ttl_ms = new.ttl_ms ~= '' and whole(new.ttl_ms, 0, MAX_MS) or defaults.ttl_ms
   local item = new.head .. stamp(now, ttl_ms, delay_ms) .. new.tail
   if book.all then record('sent', item) end
   note_awaited(new.tail, amounts)
@@ -2385,12 +2397,15 @@ local function push_new(new, to, now, amounts)
     redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
     return
   end
-  if not has_groups and group_of(item) then
+  if not has_groups and string.find(new.tail, '^[^\n]* g=') and group_of(item) then
     groups().mark()
     has_groups = true
   end
   if not to.used[new.priority] then
-    redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(new.priority))
+    if not string.find(defaults.levels, text(new.priority), 1, true) then
+      defaults.levels = defaults.levels .. text(new.priority)
+      redis.call('HSET', meta, 'levels', defaults.levels)
+    end
     to.used[new.priority] = true
   end
   put(to, to.tails, new.priority, item)
@@ -2422,6 +2437,18 @@ local function read_new(effect, at)
     and string.find(effect.head, '^q1 [%w._-]+ $') and #effect.head <= MAX_ID + 4 and string.find(effect.tail, '\n', 1, true)
 end
 
+local takes = {} -- the priorities whose lists were checked in this call
+
+-- An error if a new message cannot be written, else nil.
+local function refused_push(priority)
+  local wrong = broken({ ready(priority), 'list' })
+  local problem = wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+    or denied('messages', 'RPUSH', ready(priority), '') or denied('messages', 'ZADD', delayed, '0', '')
+    or denied('messages', 'HSET', meta, 'levels', '')
+  takes[priority] = not problem
+  return problem
+end
+
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
 function read_effects(at, number)
@@ -2433,10 +2460,7 @@ function read_effects(at, number)
       return denied('results', 'SET', result_key('0'), '')
     elseif effect.name == 'push' then
       if not read_new(effect, at + 1) then return 'push' end
-      local wrong = broken({ ready(effect.priority), 'list' })
-      return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
-        or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
-        or denied('messages', 'HSET', meta, 'levels', '')
+      return not takes[effect.priority] and refused_push(effect.priority) or nil
     end
     if effect.name == 'end' then return end
     effect.queue = ARGV[at + 1]
@@ -2490,6 +2514,18 @@ function apply_effects(effects, id, to, now, amounts)
     end
   end
 end
+end
+
+-- Ack a message with effects, which the caller has found in its lease.
+local function settle_kept(lease, other, index, item, to, now, amounts)
+  local id = string.match(item, '^q1 ([%w._-]+) ')
+  local head = id and has_flags(item) and header(item)
+  local key = head and flag_in(head, ' u=')
+  if key then free_unique(percent_decoded(key), id) end
+  apply_effects(other.effects, id or lease.id .. '.' .. index, to, now, amounts)
+  if head and #id <= 64 then end_run(head, id) end
+  amounts.acked, amounts.stored = (amounts.acked or 0) + 1, (amounts.stored or 0) - 1
+  if book.on then record('acked', item, { lease = lease.id, index = index, times = other.times }) end
 end
 -- Outcomes of received messages. In ARGV, from position `at`: the number of leases (their keys
 -- stand from KEYS[21] on), and for each lease
@@ -2653,18 +2689,12 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 'k' or other.kind == 't' then
-    local ended = other.effects and 'acked' or other.kind == 'k' and 'cancelled' or 'discarded'
-    if other.effects then
-      free_unique_of(item)
-      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index, to, now, amounts)
-      end_run_of(item)
-    else
-      if other.kind == 'k' then
-        redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
-      end
-      end_of(item, ended)
+  if other.kind == 'd' or other.kind == 'k' then
+    local ended = other.kind == 'k' and 'cancelled' or 'discarded'
+    if other.kind == 'k' then
+      redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
     end
+    end_of(item, ended)
     add(ended, 1)
     add('stored', -1)
     tell(ended)
@@ -2764,6 +2794,7 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
   lease.visibility_ms = attributes.visibility_ms
   local function settle_it(other, index, item)
+    if other.effects then return settle_kept(lease, other, index, item, to, now, amounts) end
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
   end
   -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
@@ -2777,13 +2808,16 @@ local function settle_others(lease, attributes, results, later, now, amounts)
     gone[#gone + 1] = index
     moved[index] = true
   end
-  for _, other in ipairs(lease.others) do
+  local held, number = {}, #lease.others
+  for i, other in ipairs(lease.others) do
+    if number > 1 and i % CHUNK == 1 then held = read_held(lease, i, math.min(i + CHUNK - 1, number)) end
     if other.index == '*' then
       for _, entry in ipairs(read_lease(lease.key)) do
         if not moved[entry[3]] then move(other, entry[3], entry[2]) end
       end
     else
-      local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
+      local item = not moved[other.index] and (number > 1 and held[(i - 1) % CHUNK + 1]
+        or number == 1 and redis.call('HGET', lease.key, other.index))
       if item then move(other, other.index, item) else stale = stale + 1 end
       if results then results[#results + 1] = item and 1 or 0 end
     end

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -12,7 +11,6 @@ from msgspec import Raw
 
 from qworker.client.steps import Fan, Past, Step, Writer
 from qworker.engine.arguments import given
-from qworker.engine.options import SendOptions
 from qworker.engine.settle import Effect, member_effect, open_effect, out_effect, push_effect
 from qworker.errors import InvalidBodyError
 from qworker.formats import size
@@ -52,8 +50,8 @@ def next_effects(
         return [open_effect(opened.queue, opened.id, spec) for spec in opened.specs]
     message = writer.message(step, rest, value, past=past)
     if step.queue == queue:
-        return [push_effect(message, _options(step))]
-    return [out_effect(step.queue, message, _options(step))]
+        return [push_effect(message, step)]
+    return [out_effect(step.queue, message, step)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +174,3 @@ def _bytes_of(row: MemberCall | GroupMember) -> int:
 
 def _words(step: Step) -> tuple[int, str, str, str]:
     return (step.priority, str(given(step.delay_ms)), str(given(step.ttl_ms)), head(step.id))
-
-
-def _options(step: Step) -> SendOptions:
-    return SendOptions(
-        priority=step.priority, delay=_duration(step.delay_ms), ttl=_duration(step.ttl_ms)
-    )
-
-
-def _duration(ms: int | None) -> timedelta | None:
-    return None if ms is None else timedelta(milliseconds=ms)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
-from qworker.engine.options import SendOptions
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage
@@ -24,6 +23,7 @@ __all__ = [
     "Effect",
     "Group",
     "Outcomes",
+    "PushOptions",
     "Settled",
     "member_effect",
     "open_effect",
@@ -59,12 +59,28 @@ def result_effect(value: bytes, keep_ms: int) -> Effect:
     return ("result", keep_ms, value)
 
 
-def push_effect(message: NewMessage, options: SendOptions) -> Effect:
+class PushOptions(Protocol):
+    """How a new message is sent: times in ms, None for the queue's."""
+
+    @property
+    def priority(self) -> int:
+        """9 is received first."""
+
+    @property
+    def delay_ms(self) -> int | None:
+        """How long it waits."""
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """How long it lives."""
+
+
+def push_effect(message: NewMessage, options: PushOptions) -> Effect:
     """Store a new message in the same queue (or shard), even if that is full or paused."""
     return ("push", *_words(message, options))
 
 
-def out_effect(queue: str, message: NewMessage, options: SendOptions) -> Effect:
+def out_effect(queue: str, message: NewMessage, options: PushOptions) -> Effect:
     """Store a new message in another queue: relayed there, see `qworker.client.relay`."""
     return (_OUT, queue, *_words(message, options))
 
@@ -79,7 +95,7 @@ def open_effect(queue: str, group_id: str, spec: bytes) -> Effect:
     return (_OPEN, queue, group_id, spec)
 
 
-def _words(message: NewMessage, options: SendOptions) -> tuple[Word, ...]:
+def _words(message: NewMessage, options: PushOptions) -> tuple[Word, ...]:
     ttl_ms, delay_ms = given(options.ttl_ms), given(options.delay_ms)
     return (options.priority, delay_ms, ttl_ms, head(message.id), message.tail)
 

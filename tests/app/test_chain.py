@@ -25,7 +25,10 @@ from qworker import (
 )
 from qworker.app.chain import Chain
 from qworker.app.task import Task
+from qworker.consumer.child.settle.relaying import ChildRelay
 from qworker.testing import drain
+from qworker.wire.keys import QueueKeys
+from tests.consumer.driving import drain as child_drain
 
 
 def tasks(app: QWorker, *queues: str) -> tuple[Task[..., Any], Task[..., Any], Task[..., Any]]:
@@ -68,6 +71,35 @@ def test_a_chain_ends_with_the_value_of_its_last_step(app: QWorker, queues: Any)
     stats = [app.queue(name).inspect().stats for name in names]
     assert sum(each["sent"] for each in stats) == sum(each["acked"] for each in stats) == 3
     assert all(not app.queue(name).outboxes() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("queues", "dies", "relayed"),
+    [(("a", "a", "a"), False, []), (("a", "b", "b"), False, ["a"]), (("a", "a", "b"), True, ["a"])],
+)
+def test_only_what_concerns_other_queues_is_relayed(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, queues: Any, dies: bool, relayed: list[str]
+) -> None:
+    """A step in the same queue is sent by its ack alone: its worker asks no outbox."""
+    told: list[str] = []
+    tell = ChildRelay.tell
+
+    def noted(relay: ChildRelay, keys: QueueKeys) -> None:
+        told.append(keys.name)
+        tell(relay, keys)
+
+    monkeypatch.setattr(ChildRelay, "tell", noted)
+    fetch, parse, store = tasks(app, *queues)
+    if dies:
+        parse = app.task(queue=queues[1], result="1h", max_receives=1, name="die")(lambda _: 1 / 0)
+    handle = chain(fetch.call("abc"), parse.then(), store.then(bucket="x")).start()
+    child_drain(app)
+    if dies:
+        with pytest.raises(TaskFailedError):
+            handle.result("1m")
+    else:
+        assert handle.result("1m") == "x:6"
+    assert told == relayed
 
 
 def test_chains_are_started_from_async_code(app: QWorker) -> None:

@@ -20,7 +20,7 @@ __all__ = ["Counter"]
 
 _COUNT = b"""
 local text, keys, argv, call, pcall, pack, unpack_limit = ...
-redis = { call = call, pcall = pcall }
+redis = { call = call, pcall = pcall, acl_check_cmd = function() return true end }
 cmsgpack = { pack = pack, unpack_limit = unpack_limit }
 function cmsgpack.unpack(text) return (select(2, unpack_limit(text, 1, 0))) end
 KEYS, ARGV = keys, argv

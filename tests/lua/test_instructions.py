@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
+from qworker.engine.options import SendOptions
 from qworker.engine.receive import settle_receive
 from qworker.engine.send import NewMessage, send
-from qworker.engine.settle import Outcomes, settle
+from qworker.engine.settle import Outcomes, push_effect, result_effect, settle
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.lua.instructions import Counter
+
+NONE = SendOptions()
 
 #: Instructions per call. Lower them with what a change saves.
 ALLOWED = {"send": 200, "receive": 364, "ack": 227, "ack and receive": 374}
@@ -30,6 +33,9 @@ ALLOWED_OF_GROUPS = {
     "receive, groups of ten parents": (73_700, 240),
     "ack, groups of ten parents": (25_800, 55),
 }
+#: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
+#: and of one that acks them with results.
+ALLOWED_OF_EFFECTS = {"push": (72_700, 39), "result": (64_500, 235)}
 
 
 @pytest.fixture
@@ -107,3 +113,29 @@ def test_batches_of_groups(counter: Counter, namespace: str) -> None:
         if any(one > most for one, most in zip(each, ALLOWED_OF_GROUPS[name], strict=True))
     }
     assert dearer == {}, f"of {taken}"
+
+
+@pytest.mark.parametrize("name", ["push", "result"])
+def test_batches_with_effects(counter: Counter, namespace: str, name: str) -> None:
+    """A step of a chain costs a few commands per call, none per message; a result takes two."""
+    keys = QueueKeys(namespace, "q")
+    flags = {"j": "-"} if name == "push" else {"r": "1000"}
+    messages = [NewMessage(f"m{number:03}", tail(b"{}", flags)) for number in range(300)]
+    counter.run(send(keys, messages, lane="a", sequence=1))
+    counter.run(settle_receive(keys, "a0", 100))
+    for number in (1, 2):  # the first one makes keys
+        done = Outcomes(f"a{number - 1}")
+        for index in range(1, 101):
+            following = NewMessage(f"n{number}-{index:03}", tail(b"{}", flags))
+            effects = {
+                "push": push_effect(following, NONE),
+                "result": result_effect(b"ok\n1", 1000),
+            }
+            done.ack_with(index, [effects[name]])
+        count, batch = counter.run(
+            settle_receive(keys, f"a{number}", 100, outcomes=[done], who="host:1")
+        )
+        assert (len(batch.items), batch.settled) == (100, (100,))
+    taken = (count, counter.calls)
+    most = ALLOWED_OF_EFFECTS[name]
+    assert all(one <= allowed for one, allowed in zip(taken, most, strict=True)), taken

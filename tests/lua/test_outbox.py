@@ -117,6 +117,22 @@ def test_a_push_obeys_its_options_and_the_attributes(drive: Drive) -> None:
     }
 
 
+def test_a_level_that_pushes_begin_to_use_is_noted_once(drive: Drive) -> None:
+    """Also by acks of several leases in one call, of which each is settled by itself."""
+    drive.send("a", "b", "c", "d")
+    done = []
+    for lease_id, number in (("L", 1), ("M", 1), ("N", 2)):
+        drive.receive(lease_id, number)
+        outcomes = Outcomes(lease_id)
+        for index in [0] if number == 1 else [1, 2]:
+            pushed = push_effect(new(f"{lease_id}{index}"), SendOptions(priority=3 + index))
+            outcomes.ack_with(index, [pushed])
+        done.append(outcomes)
+    drive.settle(*done)
+    assert drive.state("meta")["meta"]["levels"] == "345"
+    assert drive.stats("sent", "stored", "acked") == {"sent": 8, "stored": 4, "acked": 4}
+
+
 def test_effects_of_a_stale_or_repeated_ack_do_not_happen(drive: Drive, other: Drive) -> None:
     """Neither a push nor an entry of an outbox."""
     drive.send("a")

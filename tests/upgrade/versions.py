@@ -30,7 +30,7 @@ CHANGES = {
         ("'q1 ' ..", "'q2 ' .."),
     ],
     "lua/deliver/extend.lua": [("'^q1 (", "'^q[12] (")],
-    "lua/lib/effects.lua": [("'^q1 [", "'^q[12] [")],
+    "lua/lib/effects.lua": [("'^q1 [", "'^q[12] ["), ("'^q1 (", "'^q[12] (")],
     "lua/lib/ends.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/requeue.lua": [("'^(q1 ", "'^(q[12] ")],
     "lua/lib/requeue_outcomes.lua": [("'^q1 (", "'^q[12] (")],

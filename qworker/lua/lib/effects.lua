@@ -25,6 +25,18 @@ local function read_new(effect, at)
     and string.find(effect.head, '^q1 [%w._-]+ $') and #effect.head <= MAX_ID + 4 and string.find(effect.tail, '\n', 1, true)
 end
 
+local takes = {} -- the priorities whose lists were checked in this call
+
+-- An error if a new message cannot be written, else nil.
+local function refused_push(priority)
+  local wrong = broken({ ready(priority), 'list' })
+  local problem = wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
+    or denied('messages', 'RPUSH', ready(priority), '') or denied('messages', 'ZADD', delayed, '0', '')
+    or denied('messages', 'HSET', meta, 'levels', '')
+  takes[priority] = not problem
+  return problem
+end
+
 -- Read `number` effects; returns them and the position after them, or nil and what is wrong: the name of an
 -- argument, or an error.
 function read_effects(at, number)
@@ -36,10 +48,7 @@ function read_effects(at, number)
       return denied('results', 'SET', result_key('0'), '')
     elseif effect.name == 'push' then
       if not read_new(effect, at + 1) then return 'push' end
-      local wrong = broken({ ready(effect.priority), 'list' })
-      return wrong and redis.error_reply('WRONGTYPE ' .. wrong[2] .. ' is a ' .. wrong[3])
-        or denied('messages', 'RPUSH', ready(effect.priority), '') or denied('messages', 'ZADD', delayed, '0', '')
-        or denied('messages', 'HSET', meta, 'levels', '')
+      return not takes[effect.priority] and refused_push(effect.priority) or nil
     end
     if effect.name == 'end' then return end
     effect.queue = ARGV[at + 1]
@@ -93,4 +102,16 @@ function apply_effects(effects, id, to, now, amounts)
     end
   end
 end
+end
+
+-- Ack a message with effects, which the caller has found in its lease.
+local function settle_kept(lease, other, index, item, to, now, amounts)
+  local id = string.match(item, '^q1 ([%w._-]+) ')
+  local head = id and has_flags(item) and header(item)
+  local key = head and flag_in(head, ' u=')
+  if key then free_unique(percent_decoded(key), id) end
+  apply_effects(other.effects, id or lease.id .. '.' .. index, to, now, amounts)
+  if head and #id <= 64 then end_run(head, id) end
+  amounts.acked, amounts.stored = (amounts.acked or 0) + 1, (amounts.stored or 0) - 1
+  if book.on then record('acked', item, { lease = lease.id, index = index, times = other.times }) end
 end

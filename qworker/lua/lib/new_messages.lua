@@ -3,9 +3,14 @@
 -- Put a message into `to`, see lib/requeue.lua, or delay it. `new`: priority, delay_ms and ttl_ms (both '' for the queue's), head,
 -- tail.
 local function push_new(new, to, now, amounts)
-  local defaults = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
-  local delay_ms = whole(new.delay_ms, 0, MAX_MS) or whole(defaults[1], 0, MAX_MS) or 0
-  local ttl_ms = whole(new.ttl_ms, 0, MAX_MS) or whole(defaults[2], 0, MAX_MS) or 0
+  local defaults = to.defaults
+  if not defaults then
+    local found = redis.call('HMGET', meta, 'delay_ms', 'ttl_ms', 'levels')
+    defaults = { delay_ms = whole(found[1], 0, MAX_MS) or 0, ttl_ms = whole(found[2], 0, MAX_MS) or 0, levels = found[3] or '' }
+    to.defaults = defaults
+  end
+  local delay_ms = new.delay_ms ~= '' and whole(new.delay_ms, 0, MAX_MS) or defaults.delay_ms
+  local ttl_ms = new.ttl_ms ~= '' and whole(new.ttl_ms, 0, MAX_MS) or defaults.ttl_ms
   local item = new.head .. stamp(now, ttl_ms, delay_ms) .. new.tail
   if book.all then record('sent', item) end
   note_awaited(new.tail, amounts)
@@ -14,12 +19,15 @@ local function push_new(new, to, now, amounts)
     redis.call('ZADD', delayed, text(math.min(now + delay_ms, MAX_DUE_MS)), item)
     return
   end
-  if not has_groups and group_of(item) then
+  if not has_groups and string.find(new.tail, '^[^\n]* g=') and group_of(item) then
     groups().mark()
     has_groups = true
   end
   if not to.used[new.priority] then
-    redis.call('HSET', meta, 'levels', (defaults[3] or '') .. text(new.priority))
+    if not string.find(defaults.levels, text(new.priority), 1, true) then
+      defaults.levels = defaults.levels .. text(new.priority)
+      redis.call('HSET', meta, 'levels', defaults.levels)
+    end
     to.used[new.priority] = true
   end
   put(to, to.tails, new.priority, item)

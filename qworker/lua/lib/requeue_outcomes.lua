@@ -57,18 +57,12 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     about.reason = reason
     record(event, item, about)
   end
-  if other.kind == 'd' or other.kind == 'k' or other.kind == 't' then
-    local ended = other.effects and 'acked' or other.kind == 'k' and 'cancelled' or 'discarded'
-    if other.effects then
-      free_unique_of(item)
-      apply_effects(other.effects, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index, to, now, amounts)
-      end_run_of(item)
-    else
-      if other.kind == 'k' then
-        redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
-      end
-      end_of(item, ended)
+  if other.kind == 'd' or other.kind == 'k' then
+    local ended = other.kind == 'k' and 'cancelled' or 'discarded'
+    if other.kind == 'k' then
+      redis.call('ZREM', cancelled, string.match(item, '^q1 ([%w._-]+) ') or lease.id .. '.' .. index)
     end
+    end_of(item, ended)
     add(ended, 1)
     add('stored', -1)
     tell(ended)
@@ -168,6 +162,7 @@ local function settle_others(lease, attributes, results, later, now, amounts)
   local to, gone, moved, backs, stale = places(attributes.levels), {}, {}, {}, 0
   lease.visibility_ms = attributes.visibility_ms
   local function settle_it(other, index, item)
+    if other.effects then return settle_kept(lease, other, index, item, to, now, amounts) end
     settle_other(lease, other, index, item, attributes.max_receives, to, now, amounts)
   end
   -- Messages leave the lease after they are written elsewhere, so a second outcome still finds them. Those that go back
@@ -181,13 +176,16 @@ local function settle_others(lease, attributes, results, later, now, amounts)
     gone[#gone + 1] = index
     moved[index] = true
   end
-  for _, other in ipairs(lease.others) do
+  local held, number = {}, #lease.others
+  for i, other in ipairs(lease.others) do
+    if number > 1 and i % CHUNK == 1 then held = read_held(lease, i, math.min(i + CHUNK - 1, number)) end
     if other.index == '*' then
       for _, entry in ipairs(read_lease(lease.key)) do
         if not moved[entry[3]] then move(other, entry[3], entry[2]) end
       end
     else
-      local item = not moved[other.index] and redis.call('HGET', lease.key, other.index)
+      local item = not moved[other.index] and (number > 1 and held[(i - 1) % CHUNK + 1]
+        or number == 1 and redis.call('HGET', lease.key, other.index))
       if item then move(other, other.index, item) else stale = stale + 1 end
       if results then results[#results + 1] = item and 1 or 0 end
     end

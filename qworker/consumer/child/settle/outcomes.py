@@ -53,9 +53,10 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
             outcomes.uniques += (delivery.index, unique, envelope.id)
         return
     times = times_of(delivery) if lease.journal else ""
-    if delivery.then:
+    if delivery.then and kind != KEPT:
         outcomes.relayed = True  # the end of its chain has to be announced
     if kind == KEPT:
+        # Its effects say themselves whether they concern other queues.
         lease.note_effects(delivery.index, delivery.effects, times)
     elif kind == NACKED:
         task = delivery.task
