@@ -37,6 +37,7 @@ __all__ = [
     "DEADLINE_S",
     "HEARD_S",
     "Child",
+    "assembled",
     "config_of",
     "drain",
     "history_of",
@@ -103,6 +104,18 @@ def drain(app: QWorker, **config: Any) -> Board:
     finally:
         child.board.close()
     return child.board
+
+
+@contextmanager
+def assembled(app: QWorker, **config: Any) -> Iterator[Child]:
+    """Make a child that does nothing by itself, for a test of one of its parts."""
+    child = _make(app, config)
+    try:
+        yield child
+    finally:
+        child.broker._fetcher.close()
+        child.broker._notifier.close()
+        child.board.close()
 
 
 @contextmanager

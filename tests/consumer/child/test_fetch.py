@@ -20,7 +20,7 @@ from qworker.consumer.board.states import LeaseState, LeaseView
 from qworker.consumer.child.connection import Connection
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.engine.raw import raw
-from qworker.engine.receive import Batch
+from qworker.engine.receive import Batch, Suspects
 from qworker.errors import BrokenQueueError, InDoubtError, UnavailableError
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys
@@ -30,6 +30,7 @@ from tests.consumer.child.test_executors import BrokenLogger
 from tests.consumer.driving import (
     DEADLINE_S,
     HEARD_S,
+    assembled,
     drain,
     history_of,
     redis_of,
@@ -363,6 +364,27 @@ def test_messages_of_a_lease_recalled_before_its_reply_go_back_unrun(
     assert recalled
     assert sorted(handled) == [0, 1, 2, 3, 4, 5]
     assert history_of(app.queue("default"))["released"] == len(recalled[0].items)
+
+
+def test_a_lease_recalled_before_its_reply_goes_back_at_once(app: QWorker) -> None:
+    """Not only when its messages would have started: every slot may be taken by a slow handler."""
+    app.task(name="task")(lambda: None)
+    default = app.queue("default")
+    default.send_all([b"{}"] * 2)
+    with assembled(app) as child:
+        fetcher = child.broker._fetcher
+        receiver, connection = fetcher.receiver, fetcher._pipeline.connection
+        (queue,) = fetcher._chooser.queues
+        for recalled in (True, False):
+            pending = receiver.enter(queue)
+            connection.begin(receiver.command(pending, 2, Suspects.NEVER))
+            if recalled:
+                child.board.leases.recall(pending.slot)
+            receiver.take(connection, pending)
+            receiver.release_all()
+            assert len(receiver.take_arrived()) == (0 if recalled else 2)
+            assert default.inspect().ready == (2 if recalled else 0)
+    assert history_of(default)["released"] == 2
 
 
 def test_an_ack_that_comes_too_late_is_counted(app: QWorker) -> None:

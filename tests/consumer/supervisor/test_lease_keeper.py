@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -312,6 +313,29 @@ def test_a_recall_of_a_lease_whose_reply_was_not_read_gives_back_all(scene: Scen
     assert scene.board.leases.recalled(0)
     seen = scene.app.queue("q").inspect()
     assert (seen.ready, seen.unacked, seen.stats.get("stale", 0)) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("way", ["recalled", "dead"])
+def test_large_messages_of_several_leases_go_back_in_their_order(scene: Scene, way: str) -> None:
+    """They are too large for the server to sort them into those that came back before: the latest go first."""
+    scene.app.queue("q").send_all([{"n": n, "pad": "x" * 150_000} for n in range(12)])
+    for slot in (2, 0, 1):
+        scene.receive(slot, [U] * 4, send=False)
+    assert scene.recall(0, 1, 2) == 12 if way == "recalled" else scene.settle_dead(Death(-9)) == 0
+    order = [json.loads(message.body)["n"] for message in scene.app.queue("q").peek(12)]
+    assert order == [*range(12)]
+
+
+def test_a_recall_leaves_alone_what_has_taken_the_slot_since(scene: Scene) -> None:
+    """The keeper may come to a recall late; the lease may have ended by then, and another begun."""
+    scene.receive(0, [U])
+    (before,) = scene.board.leases.views()
+    scene.board.leases.free(0)
+    scene.receive(0, [U, U])
+    assert scene.keeper.recall([(scene.board, (scene.keys,), [before])]) == 0
+    (view,) = scene.board.leases.views()
+    assert (view.recalled, list(view.marks)) == (False, [U, U])
+    assert scene.app.queue("q").inspect().unacked == 3
 
 
 @pytest.mark.slow

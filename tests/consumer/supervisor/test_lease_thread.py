@@ -1,17 +1,20 @@
-"""The supervisor's second thread, and a child into whose board a handler has written."""
+"""The supervisor's second thread, for children that have died or whose handlers have written to their boards."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from qworker import QWorker
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.leases.postmortem import Death
+from qworker.engine.receive import settle_receive
 from qworker.wire.keys import QueueKeys
-from tests.consumer.driving import until
+from tests.consumer.driving import history_of, until
 
 
 def test_a_spoiled_board_is_reported_once(app: QWorker, logs: list[dict[str, object]]) -> None:
@@ -46,4 +49,44 @@ def test_a_spoiled_board_is_reported_once(app: QWorker, logs: list[dict[str, obj
 
     assert warnings() == [{"event": "board_spoiled", "log_level": "error", "pid": 7}]
     assert not [line for line in logs if line["event"] == "keeping_failed"]
+    board.close()
+
+
+def test_what_the_wait_of_a_dead_child_still_receives_comes_back(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, logs: list[dict[str, object]]
+) -> None:
+    """A network that hides the death from the server keeps the wait going; the keeper asks again when it is over."""
+    keeper = "qworker.consumer.supervisor.leases.lease_keeper"
+    now = [boot_time()]
+    monkeypatch.setattr(f"{keeper}.boot_time", lambda: now[0])
+    board, keys, default = (
+        Board.create(1),
+        QueueKeys(app.namespace, "default"),
+        app.queue("default"),
+    )
+    lease_id = app.client.ids.lease_id()
+    board.leases.enter(0, lease_id, 0, 30.0)
+    closed: list[bool] = []
+    child: Any = SimpleNamespace(
+        board=board, keys=(keys,), pid=7, cut_off=True, close=lambda: closed.append(True)
+    )
+    thread = LeaseThread(app.client, list, lambda: None)
+    thread.start()
+    thread.settle_dead(child, Death(-9))
+    until(lambda: closed)
+    default.send(b"{}")
+    assert len(app.client.execute(settle_receive(keys, lease_id, 1)).items) == 1
+    now[0] += 2.9
+    done: list[bool] = []
+    for _ in range(3):
+        thread.later(lambda: done.append(True))
+    until(lambda: len(done) == 3)
+    assert default.inspect().unacked == 1
+    now[0] += 0.2
+    until(lambda: default.inspect().ready == 1)
+    thread.end(5.0)
+    assert history_of(default)["released"] == 1
+    assert [
+        line["messages"] for line in logs if line["event"] == "messages_went_to_a_dead_child"
+    ] == [1]
     board.close()

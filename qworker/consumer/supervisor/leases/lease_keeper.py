@@ -103,7 +103,10 @@ class LeaseKeeper(Heartbeats):
         leases = list(leases)
         for board, _, views in leases:
             for view in views:
-                board.leases.recall(view.slot)
+                now = board.leases.view(view.slot)
+                # The view may be old: this thread has other work.
+                if now is not None and now.lease_id == view.lease_id:
+                    board.leases.recall(view.slot)
         time.sleep(_SEEN_S)
         given_back = 0
         for board, queues, views in leases:
