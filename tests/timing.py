@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["DEADLINE_S", "Clock", "Watch", "keep_within", "looks"]
+__all__ = ["DEADLINE_S", "Clock", "Watch", "keep_within", "left_of_ms", "looks"]
 
 #: Nothing that a test waits for takes longer than this, on any machine.
 DEADLINE_S = 60.0
@@ -104,6 +104,15 @@ def keep_within(promised_s: float, measure: Callable[[], float], rounds: int = 4
     while not taken or taken[-1] >= promised_s:
         assert len(taken) < rounds, f"promised {promised_s:g} s, took {taken}"
         taken.append(measure())
+
+
+def left_of_ms(whole_ms: int, since_s: float, *, coarse_ms: int = 0) -> range:
+    """Return the milliseconds that may be left of a time that has been running since `time.monotonic()` was `since_s`.
+
+    `coarse_ms`: how much shorter than `whole_ms` it may have been when it began.
+    """
+    passed_ms = int((time.monotonic() - since_s) * 1000) + 2  # two clocks round
+    return range(whole_ms - coarse_ms - passed_ms, whole_ms + 1)
 
 
 def _beat(watch: weakref.ref[Watch]) -> None:
