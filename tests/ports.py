@@ -26,7 +26,8 @@ _claims: dict[int, int] = {}
 def free_ports(number: int) -> list[int]:
     """Claim ports without a listener, all different. Raises `OSError` if too few are left."""
     ports: list[int] = []
-    for port in random.SystemRandom().sample(_PORTS, len(_PORTS)):
+    first = random.SystemRandom().randrange(len(_PORTS))
+    for port in (*_PORTS[first:], *_PORTS[:first]):
         if len(ports) == number:
             return ports
         if port not in _claims and _claim(port):

@@ -55,7 +55,12 @@ class History:
 
 
 def check_history(directory: Path) -> None:
-    """Raise before the demo begins if Spark or Java is missing, or if the directory is not empty."""
+    """Raise before the demo begins if the directory is not empty, or if Spark or Java is missing."""
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise InvalidOptionError(
+            "--spark", f"{str(directory)!r} is not empty", "name a directory that is new or empty"
+        )
+
     from qworker.pipeline.java import find_java
     from qworker.pipeline.report import check_charts
     from qworker.pipeline.session import check_packages
@@ -63,10 +68,6 @@ def check_history(directory: Path) -> None:
     check_packages()
     check_charts()
     find_java()
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise InvalidOptionError(
-            "--spark", f"{str(directory)!r} is not empty", "name a directory that is new or empty"
-        )
 
 
 def make_history(url: str, directory: Path, view: View) -> History:

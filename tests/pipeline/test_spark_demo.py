@@ -41,7 +41,6 @@ def test_every_event_is_archived_and_every_message_accounted_for(spark, tmp_path
     assert list(Path(document["archive"]).glob("queue=*/day=*/*.parquet"))
 
 
-@pytest.mark.needs("pyspark")
 def test_a_directory_that_holds_something_is_refused_before_the_run(tmp_path):
     (tmp_path / "precious").touch()
     with pytest.raises(InvalidOptionError, match="is not empty; name a directory that is new"):
