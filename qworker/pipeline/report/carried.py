@@ -32,7 +32,7 @@ from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.reading import reach, read_events
 from qworker.pipeline.jobs.record import Record, examine
 from qworker.pipeline.jobs.store import Place, cannot_write, one_line, open_write
-from qworker.pipeline.report import series
+from qworker.pipeline.report import event_counts, message_counts
 from qworker.pipeline.report.document import draw, new_sums
 from qworker.pipeline.report.scope import Scope
 from qworker.pipeline.report.sums import Sums
@@ -159,16 +159,16 @@ def _report(
     events = new["overview"][()][0] if new["overview"] else 0
     if events:
         on_step("durations and tasks")
-        series.count_events(fresh, new)
+        event_counts.count_events(fresh, new)
     on_step("messages")
     over, moving = Sums(new.width_s), Sums(new.width_s)
-    rows = series.reported(lifecycles(_real(record.events)))
+    rows = message_counts.reported(lifecycles(_real(record.events)))
     try:
         moves = (F.col("state") != "ended") | recent(rows)
         messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
-        series.count_messages(messages, scope.targets, over, moving)
+        message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("dead letters")
-        dead = series.dead_letters(rows)
+        dead = message_counts.dead_letters(rows)
         before = [] if last is None else [last.sums.wider(new.width_s)]
         total = over.plus(new, *before).bounded()
         holes = _merged(() if last is None else last.holes, record.holes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from qworker.pipeline.jobs.holes import Hole
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.record import examine
-from qworker.pipeline.report import series, tables
+from qworker.pipeline.report import event_counts, message_counts, tables
 from qworker.pipeline.report.buckets import (
     Buckets,
     backlogs,
@@ -59,13 +59,13 @@ def make_document(
     if sums is None:
         return draw(None, (), (), scope)
     on_step("durations and tasks")
-    series.count_events(whole, sums)
+    event_counts.count_events(whole, sums)
     on_step("messages")
-    messages = series.reported(lifecycles(whole))
+    messages = message_counts.reported(lifecycles(whole))
     try:
-        series.count_messages(messages.withColumn("part", F.lit(0)), scope.targets, sums)
+        message_counts.count_messages(messages.withColumn("part", F.lit(0)), scope.targets, sums)
         on_step("dead letters")
-        dead = series.dead_letters(messages)
+        dead = message_counts.dead_letters(messages)
     finally:
         messages.unpersist()
     return draw(sums, dead, record.holes, scope)
@@ -76,7 +76,7 @@ def new_sums(events: DataFrame, known: Sums | None = None) -> Sums | None:
 
     Its table `overview` has these events alone.
     """
-    seen = series.overview(events)
+    seen = event_counts.overview(events)
     spans = [
         values for values in (seen, None if known is None else known["overview"].get(())) if values
     ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from qworker.pipeline.report import series
+from qworker.pipeline.report import message_counts
 
 __all__ = ["DEFAULT_TARGET_MS", "Scope", "in_ms"]
 
@@ -26,7 +26,7 @@ class Scope:
     default_target_ms: float = DEFAULT_TARGET_MS
 
     @property
-    def targets(self) -> series.Targets:
+    def targets(self) -> message_counts.Targets:
         """Targets by queue, and of the others."""
         return dict(self.targets_ms), self.default_target_ms
 
