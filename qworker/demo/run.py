@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Self
 
 from qworker.consumer.options import RunOptions
-from qworker.consumer.supervisor.supervisor import Hooks, Supervisor
+from qworker.consumer.supervisor.hooks import Hooks
+from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.thread import EmbeddedReaper
 from qworker.demo.account import Account, settle_account
 from qworker.demo.app import (

@@ -13,9 +13,10 @@ import structlog
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from qworker.client.execute.sync import Client
+from qworker.consumer.supervisor.hooks import Hooks
 from qworker.consumer.supervisor.metrics import ChildrenCollector
 from qworker.consumer.supervisor.processes.spawn import STOPPING
-from qworker.consumer.supervisor.supervisor import Hooks, Supervisor
+from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.metrics import export_version, package_version
 from qworker.daemon.schedules import register
 from qworker.daemon.systemd import Notifier

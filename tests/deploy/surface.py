@@ -124,7 +124,7 @@ def worker_families() -> Iterator[Family]:
             for queue, task in TASKS.items()
         ],
     )
-    supervisor.manifest = manifest
+    supervisor._manifests.newest = manifest
     return iter(list(ChildrenCollector(supervisor).collect()))
 
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from qworker.client.execute.sync import Client
-from qworker.consumer.supervisor.app_url import warn_of_app_url
 from qworker.consumer.supervisor.ended import EndedChildren
+from qworker.consumer.supervisor.hooks import Hooks
 from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.limits import Limits
-from qworker.consumer.supervisor.operators.regular_checks import RegularChecks
+from qworker.consumer.supervisor.manifests import Manifests
 from qworker.consumer.supervisor.processes.descendants import adopts, reap_adopted
 from qworker.consumer.supervisor.processes.pool import ChildPool
 from qworker.consumer.supervisor.processes.spawn import Starter
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
     from qworker.telemetry.options import LogOptions
 
-__all__ = ["EXIT_WATCHDOG", "Hooks", "Supervisor"]
+__all__ = ["EXIT_WATCHDOG", "Supervisor"]
 
 _log = structlog.get_logger(__name__)
 
@@ -45,19 +43,6 @@ EXIT_WATCHDOG: Final = 70
 _TURN_S: Final = 0.05
 #: What sending the last outcomes may take beyond the grace time.
 _GOODBYE_S: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """Functions that a supervisor calls in its thread.
-
-    `on_manifest`: once, with the first manifest (it registers schedules, starts companions …). `on_schedules`: with
-    each later manifest whose schedules differ, because the app was changed. `on_turn`: at each turn of the main loop.
-    """
-
-    on_manifest: Callable[[Manifest, Client], None] = lambda manifest, client: None
-    on_schedules: Callable[[Manifest, Client], None] = lambda manifest, client: None
-    on_turn: Callable[[], None] = lambda: None
 
 
 class Supervisor:
@@ -76,11 +61,10 @@ class Supervisor:
         self._options = options
         self._hooks = hooks or Hooks()
         self.totals = Totals()
-        self.manifest: Manifest | None = None
         self._pool = ChildPool(starter or Starter(app, factory.url, options, logs), self.totals)
-        self._checks: RegularChecks | None = None
+        self._manifests = Manifests(self, self._client, options, self._hooks)
         self._lease_thread = LeaseThread(
-            self._client, lambda: self.children, self._run_checks, self.totals.note_fates
+            self._client, lambda: self.children, self._manifests.run_checks, self.totals.note_fates
         )
         self._watch = Watch(options)
         grace_ms = options.cancel_grace_ms
@@ -110,6 +94,11 @@ class Supervisor:
         return self._pool.wanted
 
     @property
+    def manifest(self) -> Manifest | None:
+        """The newest manifest; None before the first one."""
+        return self._manifests.newest
+
+    @property
     def queues(self) -> list[str]:
         """The queues that it receives from; none before the first manifest."""
         return self.manifest.queues if self.manifest is not None else []
@@ -132,7 +121,8 @@ class Supervisor:
     @property
     def reapers_seen(self) -> int | None:
         """Reapers seen lately; None if unknown, or if this process carries one."""
-        return self._checks.reapers_seen if self._checks is not None else None
+        checks = self._manifests.checks
+        return checks.reapers_seen if checks is not None else None
 
     # -- asking, from any thread ---------------------------------------------------------------
 
@@ -179,8 +169,8 @@ class Supervisor:
                 child.wait(_GOODBYE_S)
             if self._reloader is not None:
                 self._reloader.stop()
-            if self._checks is not None:
-                self._lease_thread.later(self._checks.withdraw)
+            if self._manifests.checks is not None:
+                self._lease_thread.later(self._manifests.checks.withdraw)
             self._lease_thread.end(max(0.0, self._stop_by - time.monotonic()) + _GOODBYE_S)
             self._client.close()
         return self._exit_code
@@ -217,15 +207,11 @@ class Supervisor:
             child.stop(why)
         self._lease_thread.recall(children)
 
-    def _run_checks(self) -> None:
-        if self._checks is not None:
-            self._checks.run()
-
     # -- watching ------------------------------------------------------------------------------
 
     def _check(self, child: ChildProcess) -> bool:
         """Check one child; returns whether it continues."""
-        self._read_manifest(child)
+        self._manifests.read(child)
         code = child.ended()
         if code is not None:
             self._child_ended(child, code)
@@ -237,28 +223,6 @@ class Supervisor:
             self._note_stall(child)
         return not reason
 
-    def _read_manifest(self, child: ChildProcess) -> None:
-        """Take a child's manifest, if it has come: nothing can be settled without it."""
-        manifest = child.read_manifest()
-        if manifest is None:
-            return
-        if manifest.error:
-            if self.manifest is None:
-                raise AppLoadError(manifest.error)
-            _log.error("child_start_failed", error=manifest.error)
-            return
-        before, self.manifest = self.manifest, manifest
-        if before is None and not self.stopping:
-            self._checks = RegularChecks(self, self._client, manifest, self._options)
-            self._hooks.on_manifest(manifest, self._client)
-        elif before is not None and self._checks is not None:
-            schedules_changed = manifest.schedules != before.schedules
-            self._checks.update(manifest, schedules_changed=schedules_changed)
-            if schedules_changed:
-                self._hooks.on_schedules(manifest, self._client)
-        if before is None or manifest.url != before.url:
-            warn_of_app_url(manifest.url, self._client.factory.url)
-
     def _note_stall(self, child: ChildProcess) -> None:
         """The first stall of a slot costs the child; a second one in a row means that a new child does not help."""
         slot = self._pool.slot_of(child)
@@ -268,7 +232,7 @@ class Supervisor:
 
     def _child_ended(self, child: ChildProcess, code: int) -> None:
         """Settle for an ended child, and replace it; a burst may end instead."""
-        self._read_manifest(child)
+        self._manifests.read(child)
         problem = self._ended.settle(child, code, stopping=self.stopping)
         if problem:
             if self.manifest is None:
@@ -287,7 +251,7 @@ class Supervisor:
         _log.info("worker_stopping", grace_seconds=None if unlimited else grace_s)
         children = self.children
         for child in children:
-            self._read_manifest(child)
+            self._manifests.read(child)
         self._stop_children(children, "stopped")
         for child in children:
             if child.starting:
