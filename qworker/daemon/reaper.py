@@ -24,8 +24,8 @@ from qworker.daemon.problems import Problems
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import Registry
 from qworker.daemon.relaying import Relaying
-from qworker.daemon.reshard import ShardUpkeep
 from qworker.daemon.scheduler import Scheduler
+from qworker.daemon.shard_upkeep import ShardUpkeep
 from qworker.daemon.sharing import Sharing
 from qworker.daemon.sweeping import MAX_TICK_MS, Sweeping
 from qworker.daemon.tick import Tick

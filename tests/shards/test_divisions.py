@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 from qworker import QWorker
 from qworker.client.execute.sync import Client
-from qworker.client.manage.reshard import divide, give_up_empty, tend
+from qworker.client.manage.reshard import divide
+from qworker.client.manage.shard_upkeep import give_up_empty, tend
 from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
 from qworker.daemon.reaper import Reaper
@@ -444,7 +445,7 @@ def test_new_shards_of_a_client_that_died_are_given_up(
             break
     kept = []
     for age_ms in (30_000, 0):
-        monkeypatch.setattr("qworker.client.manage.reshard._ABANDONED_MS", age_ms)
+        monkeypatch.setattr("qworker.client.manage.shard_upkeep._ABANDONED_MS", age_ms)
         run_plan(app.client.execute, tend(other(queue).ref, [0, 1, 2], set()))
         kept.append(stands(queue).kept)
     assert kept == [3, 1]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from qworker import QueueAttributes, QWorker
-from qworker.client.manage.reshard import give_up_empty
+from qworker.client.manage.shard_upkeep import give_up_empty
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
 from qworker.daemon.gauges import QueueCollector

@@ -7,17 +7,21 @@ empty them. No message is moved, so none can be lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Set
 from typing import Final
 
 import msgspec
 
 from qworker.client.inspect.stats import workers_of
 from qworker.client.manage.limit import share_version
+from qworker.client.manage.shard_upkeep import (
+    complete_totals,
+    give_up_empty,
+    holds_messages,
+    stored_shards,
+)
 from qworker.client.manage.shared_limits import zero_share
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.client.relay import outboxes_of
 from qworker.config.kinds import IntegerKind
 from qworker.durations import Duration, duration_ms
 from qworker.engine import attributes
@@ -29,21 +33,16 @@ from qworker.engine.index import announce, present
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.raw import server_time
 from qworker.engine.shards import (
-    Retired,
-    absorb,
-    adopt,
     common_meta,
     mark,
-    read_mark,
     read_shards,
-    retire,
 )
 from qworker.engine.shares import share
 from qworker.errors import InvalidOptionError, ShardsChangedError
 from qworker.wire.names import MAX_SHARDS
-from qworker.wire.shards import UNMARKED, Mark, Shards
+from qworker.wire.shards import Shards
 
-__all__ = ["Division", "divide", "division", "give_up_empty", "tend"]
+__all__ = ["Division", "divide", "division"]
 
 _NUMBER: Final = IntegerKind("shards", minimum=1, maximum=MAX_SHARDS)
 _LONGEST_WAIT_MS: Final = 24 * 3_600_000
@@ -51,8 +50,6 @@ _LONGEST_WAIT_MS: Final = 24 * 3_600_000
 _CHECK_S: Final = 0.5
 #: While a client waits for the workers, it writes the shards again this often, so that no reaper gives up the new ones.
 _RENEW_S: Final = 5.0
-#: Age of a change of the shards whose client marked none of them: that client is gone.
-_ABANDONED_MS: Final = 30_000
 #: Attempts while others change the shards of the same queue.
 _ATTEMPTS: Final = 5
 
@@ -111,7 +108,7 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     yield from queue.announce()
     for index in range(1, known.kept):
         yield mark(queue.shard_of(index).keys, known)
-    yield from _complete_totals(queue, known)
+    yield from complete_totals(queue, known)
     yield from give_up_empty(queue)
     return (yield from division(queue))
 
@@ -132,7 +129,7 @@ def _copy_limits(queue: QueueRef, known: Shards, number: int) -> Plan[None]:
 def _known(queue: QueueRef) -> Plan[Shards]:
     """Return the shards of the queue, including forgotten ones that hold messages."""
     yield from queue.look_up()
-    known = yield from _stored_shards(queue)
+    known = yield from stored_shards(queue)
     others = [queue.shard_of(number) for number in range(1, MAX_SHARDS)]
     there: list[Shards | None] = yield present([shard.keys for shard in others])
     numbers = [shard.keys.shard for shard, is_there in zip(others, there, strict=True) if is_there]
@@ -140,17 +137,10 @@ def _known(queue: QueueRef) -> Plan[Shards]:
     for number in reversed(numbers):
         if number < known.kept:
             break
-        if (yield from _holds_messages(queue.shard_of(number))):
+        if (yield from holds_messages(queue.shard_of(number))):
             _, known = yield commands.divide(queue.keys, known, known.active, number + 1)
             break
     return known
-
-
-def _stored_shards(queue: QueueRef) -> Plan[Shards]:
-    """Read the shards of the queue as scripts do: a date in the future counts as none."""
-    _, stored = yield adopt(queue.keys, UNMARKED, 1)
-    shards: Shards = stored
-    return shards
 
 
 def _divided(
@@ -176,99 +166,6 @@ def _divided(
         return False, known
     more: tuple[bool, Shards] = yield commands.divide(queue.keys, known, number, kept, asked=number)
     return more
-
-
-def tend(queue: QueueRef, numbers: Iterable[int], orphans: Set[int]) -> Plan[tuple[bool, set[int]]]:
-    """Repair the division of a queue after a failover, and remove empty shards.
-
-    `numbers`: the shards that have keys. `orphans`: those that held messages at the last check although the queue did
-    not know them; that they still do shows that the queue is not just being removed. Returns whether shards were given
-    up, and the orphans of this check.
-    """
-    known = yield from _stored_shards(queue)
-    others = sorted(number for number in numbers if number)
-    unknown = set()
-    for number in others:
-        if number >= known.kept and (yield from _holds_messages(queue.shard_of(number))):
-            unknown.add(number)
-    marked = [number for number in others if number < known.kept or number in unknown & orphans]
-    known = yield from queue.healed(known, marked)
-    yield from _complete_totals(queue, known)
-    forgotten = [number for number in unknown & orphans if number >= known.kept]
-    if forgotten:
-        changed, known = yield commands.divide(queue.keys, known, known.active, max(forgotten) + 1)
-        if changed:
-            yield from _mark_draining(queue, known)
-    return (yield from give_up_empty(queue)), {n for n in unknown if n >= known.kept}
-
-
-def give_up_empty(queue: QueueRef) -> Plan[bool]:
-    """Give up draining shards that are empty, from the last one on; returns whether there were any.
-
-    They keep their mark, and refuse sends. New shards, which a client is still making ready, stay.
-    """
-    known: Shards = yield read_shards(queue.keys)
-    kept = known.kept
-    while kept > known.active:
-        shard = queue.shard_of(kept - 1)
-        if (yield from _is_new(shard, known)):
-            break
-        # Its mark may be missing: the client that changed the shards is gone, or a failover has lost it.
-        stored: Mark = yield mark(shard.keys, known)
-        if stored.open or (yield from _holds_messages(shard)):
-            break
-        yield from _move_totals(queue, kept - 1)
-        kept -= 1
-    if kept == known.kept:
-        return False
-    changed, known = yield commands.divide(queue.keys, known, known.active, kept)
-    queue.learn(known)
-    if changed:
-        yield from _mark_draining(queue, known)
-    return bool(changed)
-
-
-def _mark_draining(queue: QueueRef, known: Shards) -> Plan[None]:
-    """Close the shards behind the active ones to sends; the mark shows that no client is making them ready."""
-    for number in range(known.active, known.kept):
-        yield mark(queue.shard_of(number).keys, known)
-
-
-def _is_new(shard: QueueRef, known: Shards) -> Plan[bool]:
-    """Return whether the last change of the shards has yet to mark this one, and its client may still be at work."""
-    stored: Mark = yield read_mark(shard.keys)
-    if stored.epoch >= known.epoch:
-        return False
-    now_ms: int = yield server_time()
-    return now_ms - known.epoch < _ABANDONED_MS
-
-
-def _holds_messages(shard: QueueRef) -> Plan[bool]:
-    inspection: Inspection = yield inspect(shard.keys)
-    if inspection.stored or inspection.dead or inspection.leases:
-        return True
-    # Messages that its acks have sent to other queues are stored there first.
-    return bool((yield from outboxes_of(shard.keys)))
-
-
-def _move_totals(queue: QueueRef, number: int) -> Plan[None]:
-    """Add the totals of a shard to those of the first one, so that the totals of the queue do not fall.
-
-    Two servers change one after the other. After a crash or a lost reply the next attempt continues: the shard keeps
-    the totals until they were added, and the queue adds them once.
-    """
-    keys = queue.shard_of(number).keys
-    retired: Retired = yield retire(keys, queue.ids.lease_id())
-    if retired.totals:
-        yield absorb(queue.keys, number, retired)
-    if retired.id:
-        yield retire(keys, queue.ids.lease_id(), retired.id)
-
-
-def _complete_totals(queue: QueueRef, known: Shards) -> Plan[None]:
-    """Add totals that a client had taken from a shard when it died, if the shard is in use again since."""
-    for number in range(1, known.active):
-        yield from _move_totals(queue, number)
 
 
 def _make_ready(queue: QueueRef, first: int, end: int) -> Plan[None]:

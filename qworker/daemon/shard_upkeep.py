@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 from qworker.client.execute.protocol import Execute
-from qworker.client.manage.reshard import tend
+from qworker.client.manage.shard_upkeep import tend
 from qworker.client.plan import run_plan
 from qworker.client.queue_ref import QueueRef
 from qworker.errors import BrokenQueueError
