@@ -33,7 +33,7 @@ def next_effects(
 ) -> list[Effect]:
     """Make what follows a call, as effects of the ack of a message of `queue`; `value` is its result, JSON.
 
-    `past`: the call and the steps before it.     Raises `InvalidBodyError` and `BodyTooLargeError`.
+    `past`: the call and the steps before it. Raises `InvalidBodyError` and `BodyTooLargeError`.
     """
     step, *rest = _STEPS.decode(then)
     if step.join is not None:
@@ -95,25 +95,10 @@ def open_fan(
         queue = callback.queue
     else:
         queue, then = run[0], None
-    rows: list[MemberCall | GroupMember] = []
-    for number, chain in enumerate(fan.members):
-        first, *others = chain
-        after = [*others, Step(join=Place(queue, callback.id, number))]
-        if first.fan is not None:
-            inner = open_fan(first.fan, after, writer, value)
-            if inner.bytes > MAX_NESTED:
-                raise InvalidBodyError(
-                    "group",
-                    f"has a group with {inner.bytes:,} bytes of calls",
-                    f"a group in a group has at most {size(MAX_NESTED)}",
-                )
-            _note_sizes(sizes, inner.sizes)
-            rows.append(GroupMember(inner.queue, inner.id, inner.specs))
-        else:
-            message = writer.message(first, after, value)
-            _note_sizes(sizes, {first.queue: message.size})
-            rows.append(MemberCall(first.queue, *_words(first), message.tail))
-
+    rows = [
+        _row(chain, Place(queue, callback.id, number), writer, value, sizes)
+        for number, chain in enumerate(fan.members)
+    ]
     named = {row.queue for row in rows}
     elsewhere = (
         sorted({name for chain in fan.members for name in _queues_of(chain)} - named) or None
@@ -137,20 +122,49 @@ def open_fan(
         )
 
     specs: list[bytes] = []
-    ends: list[int] = []
+    ends = [0]
+    for part in _parts(rows):
+        specs.append(spec(ends[-1], part))
+        ends.append(ends[-1] + len(part))
+    total = sum(map(_bytes_of, rows))
+    return Opened(queue, callback.id, len(rows), start or b"", specs, ends[1:], total, sizes)
+
+
+def _row(
+    chain: Sequence[Step], place: Place, writer: Writer, value: bytes | None, sizes: dict[str, int]
+) -> MemberCall | GroupMember:
+    """Write one member of a group, and note its bodies in `sizes`."""
+    first, *others = chain
+    after = [*others, Step(join=place)]
+    if first.fan is None:
+        message = writer.message(first, after, value)
+        _note_sizes(sizes, {first.queue: message.size})
+        return MemberCall(first.queue, *_words(first), message.tail)
+    inner = open_fan(first.fan, after, writer, value)
+    if inner.bytes > MAX_NESTED:
+        raise InvalidBodyError(
+            "group",
+            f"has a group with {inner.bytes:,} bytes of calls",
+            f"a group in a group has at most {size(MAX_NESTED)}",
+        )
+    _note_sizes(sizes, inner.sizes)
+    return GroupMember(inner.queue, inner.id, inner.specs)
+
+
+def _parts(
+    rows: Sequence[MemberCall | GroupMember],
+) -> Iterator[list[MemberCall | GroupMember]]:
+    """Divide members into those of one spec each, in order; yields at least one list."""
     part: list[MemberCall | GroupMember] = []
-    used = total = 0
-    for number, row in enumerate(rows):
+    used = 0
+    for row in rows:
         row_bytes = _bytes_of(row)
         if part and (len(part) == _PART_MEMBERS or used + row_bytes > _PART_BYTES):
-            specs.append(spec(number - len(part), part))
-            ends.append(number)
+            yield part
             part, used = [], 0
         part.append(row)
-        used, total = used + row_bytes, total + row_bytes
-    specs.append(spec(len(rows) - len(part), part))
-    ends.append(len(rows))
-    return Opened(queue, callback.id, len(rows), start or b"", specs, ends, total, sizes)
+        used += row_bytes
+    yield part
 
 
 def _queues_of(steps: Sequence[Step]) -> Iterator[str]:

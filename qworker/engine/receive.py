@@ -87,30 +87,8 @@ def settle_receive(
 
     def decode(reply: Any) -> Batch:
         if reply[0] == b"SHORT":
-            _, now, deadline, left, hint, degraded, each, *items = reply
-            settled = tuple(map(int, each.split())) or (1,) * len(outcomes)
-            indices = indices_of(items, ())
-            times = (int(now), deadline, left, hint)
-            return Batch(lease_id, items, indices, *times, False, degraded == 1, settled)
-        answer = accepted(reply, keys.queue)
-        _, now, deadline, left, hint, alone, degraded, settled, items, indices, *more = answer
-        suspects, on, *waits = more  # a queue without groups says nothing of waits
-        return Batch(
-            lease_id,
-            items,
-            indices_of(items, indices),
-            int(now),
-            int(deadline),
-            left,
-            int(hint),
-            alone == 1,
-            degraded == 1,
-            tuple(settled),
-            suspects,
-            on == 1,
-            bool(waits),
-            *waits,
-        )
+            return _short_batch(lease_id, reply, len(outcomes))
+        return _batch(lease_id, accepted(reply, keys.queue))
 
     return Command(
         load_script("settle_receive"),
@@ -121,6 +99,35 @@ def settle_receive(
         settled=(lambda: settle_receive(keys, lease_id, 0, outcomes=outcomes, who=who))
         if outcomes
         else None,
+    )
+
+
+def _short_batch(lease_id: str, reply: list[Any], leases: int) -> Batch:
+    """Make the batch of a short reply: no message is a suspect, and no message has a history."""
+    _, now, deadline, left, hint, degraded, each, *items = reply
+    settled = tuple(map(int, each.split())) or (1,) * leases
+    times = (int(now), deadline, left, hint)
+    return Batch(lease_id, items, indices_of(items, ()), *times, False, degraded == 1, settled)
+
+
+def _batch(lease_id: str, reply: Sequence[Any]) -> Batch:
+    _, now, deadline, left, hint, alone, degraded, settled, items, indices, *more = reply
+    suspects, on, *waits = more  # a queue without groups says nothing of waits
+    return Batch(
+        lease_id,
+        items,
+        indices_of(items, indices),
+        int(now),
+        int(deadline),
+        left,
+        int(hint),
+        alone == 1,
+        degraded == 1,
+        tuple(settled),
+        suspects,
+        on == 1,
+        bool(waits),
+        *waits,
     )
 
 

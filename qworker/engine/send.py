@@ -147,51 +147,16 @@ def send(
     stored.
     """
     copies = Copies(replicas, within_ms, fsync)
-    args: list[Word] = [
-        given(now_ms),
-        lane,
-        sequence,
-        given(delay_ms) if due_ms is None else f"@{due_ms}",
-        given(ttl_ms),
-        priority,
-        len(messages),
-    ]
-    uniques: list[Word] = []
-    for number, message in enumerate(messages, 1):
-        args.append(head(message.id))
-        args.append(message.tail)
-        if message.unique:
-            uniques += (number, message.unique, message.held)
-    args.append(len(uniques) // 3 or "")
-    args += uniques
-    if any(message.group for message in messages):
-        args += (given(maxlen or None), 1)
-    elif maxlen:
-        args.append(maxlen)
 
     def decode(reply: Any) -> Sent:
-        if not copies:
-            return decode_sent(reply)
-        sent = decode_sent(reply[0])
-        copies.check(keys.queue, [*earlier, *sent.ids], reply[1])
+        stored = reply[0] if copies else reply
+        fields = None
+        if not isinstance(stored, bytes):
+            fields = accepted(stored, keys.queue, lane, sequence)
+        sent = _sent([message.id for message in messages], stored, fields)
+        if copies:
+            copies.check(keys.queue, [*earlier, *sent.ids], reply[1])
         return sent
-
-    def decode_sent(reply: Any) -> Sent:
-        if isinstance(reply, bytes):
-            return Sent(tuple([message.id for message in messages]), (), int(reply), False)
-        fields = accepted(reply, keys.queue, lane, sequence)
-        if len(fields) == 4:
-            plain = tuple([message.id for message in messages])
-            return Sent(plain, (), int(fields[2]), fields[0] == b"DUPLICATE")
-        ids = [message.id for message in messages]
-        duplicates = []
-        for at in range(4, len(fields) - 1, 2):
-            position = int(fields[at]) - 1
-            ids[position] = fields[at + 1].decode()
-            duplicates.append(position)
-        shards = Shards.parse(fields[-1]) if len(fields) % 2 else None
-        repeated = fields[0] == b"DUPLICATE"
-        return Sent(tuple(ids), tuple(duplicates), int(fields[2]), repeated, shards or WHOLE)
 
     return Command(
         load_script("send"),
@@ -205,8 +170,48 @@ def send(
             keys.unique,
             keys.journal,
         ),
-        tuple(args),
+        (
+            given(now_ms),
+            lane,
+            sequence,
+            given(delay_ms) if due_ms is None else f"@{due_ms}",
+            given(ttl_ms),
+            priority,
+            *_words(messages, maxlen),
+        ),
         decode,
         then=copies.then,
         blocks_s=copies.blocks_s,
     )
+
+
+def _words(messages: Sequence[NewMessage], maxlen: int | None) -> list[Word]:
+    """The messages, their unique keys, and limits, as the script takes them."""
+    words: list[Word] = [len(messages)]
+    uniques: list[Word] = []
+    for number, message in enumerate(messages, 1):
+        words.append(head(message.id))
+        words.append(message.tail)
+        if message.unique:
+            uniques += (number, message.unique, message.held)
+    words.append(len(uniques) // 3 or "")
+    words += uniques
+    if any(message.group for message in messages):
+        words += (given(maxlen or None), 1)
+    elif maxlen:
+        words.append(maxlen)
+    return words
+
+
+def _sent(ids: list[str], reply: Any, fields: Sequence[Any] | None) -> Sent:
+    """The result for messages with `ids`: of a reply that is the time alone, or of its fields."""
+    if fields is None:
+        return Sent(tuple(ids), (), int(reply), False)
+    duplicates = []
+    for at in range(4, len(fields) - 1, 2):
+        position = int(fields[at]) - 1
+        ids[position] = fields[at + 1].decode()
+        duplicates.append(position)
+    shards = Shards.parse(fields[-1]) if len(fields) % 2 else None
+    repeated = fields[0] == b"DUPLICATE"
+    return Sent(tuple(ids), tuple(duplicates), int(fields[2]), repeated, shards or WHOLE)

@@ -18,6 +18,7 @@ from qworker.health.unknown_tasks import check_unknown
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
+    from qworker.errors import BrokenQueueError
     from qworker.health.access import Access
 
 __all__ = ["OVERDUE_S", "check_queues"]
@@ -54,22 +55,7 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
         for name, inspection in inspected.items()
         if isinstance(inspection, Inspection)
     }
-    for name, error in inspected.items():
-        if not isinstance(error, Inspection):
-            yield Finding(
-                f"queue.{name}",
-                Status.PROBLEM,
-                f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
-                f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
-            )
-    for name, queue in queues.items():
-        for unread in queue.unread:
-            yield Finding(
-                f"queue.{name}",
-                Status.PROBLEM,
-                f"a shard cannot be read, and its messages wait: {unread}",
-                f"repair that key or node, then: qworker fsck {name}; the other shards of {name} work",
-            )
+    yield from _broken(inspected)
     yield from _overdue(queues)
     yield from _closed(queues)
     yield from _gone(queues)
@@ -83,6 +69,36 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
     if workers is not None:
         yield from _alone(queues, workers)
         yield from unless_broken("tasks", check_unknown(access, queues, workers))
+    yield from _dead(queues)
+    if not any(
+        queue.dead or queue.paused or queue.overdue_s > OVERDUE_S for queue in queues.values()
+    ):
+        ready = sum(queue.ready for queue in queues.values())
+        yield Finding(
+            "queues", Status.OK, f"{count(len(queues))} with {count(ready, 'ready message')} in all"
+        )
+
+
+def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[Finding]:
+    for name, error in inspected.items():
+        if not isinstance(error, Inspection):
+            yield Finding(
+                f"queue.{name}",
+                Status.PROBLEM,
+                f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
+                f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
+            )
+    for name, queue in inspected.items():
+        for unread in queue.unread if isinstance(queue, Inspection) else ():
+            yield Finding(
+                f"queue.{name}",
+                Status.PROBLEM,
+                f"a shard cannot be read, and its messages wait: {unread}",
+                f"repair that key or node, then: qworker fsck {name}; the other shards of {name} work",
+            )
+
+
+def _dead(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     dead = {name: queue.dead for name, queue in queues.items() if queue.dead}
     if dead:
         worst = max(dead, key=lambda name: dead[name])
@@ -91,13 +107,6 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
             Status.WARNING,
             counted(dead),
             f"see why by qworker dead ls {worst}; then qworker dead redrive or drop",
-        )
-    if not any(
-        queue.dead or queue.paused or queue.overdue_s > OVERDUE_S for queue in queues.values()
-    ):
-        ready = sum(queue.ready for queue in queues.values())
-        yield Finding(
-            "queues", Status.OK, f"{count(len(queues))} with {count(ready, 'ready message')} in all"
         )
 
 

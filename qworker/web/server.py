@@ -17,6 +17,8 @@ from qworker.web.access import OneTimeLink
 from qworker.web.mount import GIVE_UP_S, check_installed
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from qworker.daemon.systemd import Notifier
     from qworker.store.url import ServerURL
     from qworker.web.access import Authorize
@@ -91,7 +93,19 @@ def serve(
     )
 
     dashboard.sampler.sample  # noqa: B018  starts it: the history begins now
-    config = uvicorn.Config(
+    # uvicorn sends itself a signal again when it has ended, for handlers that were there before.
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, lambda *_: None)
+    try:
+        asyncio.run(_run(uvicorn.Server(_server_config(dashboard)), listener, dashboard, notifier))
+    finally:
+        dashboard.close()
+
+
+def _server_config(dashboard: Dashboard) -> uvicorn.Config:
+    import uvicorn
+
+    return uvicorn.Config(
         dashboard,
         log_config=None,
         access_log=False,
@@ -102,13 +116,6 @@ def serve(
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_GRACE_S,
     )
-    # uvicorn sends itself a signal again when it has ended, for handlers that were there before.
-    for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, lambda *_: None)
-    try:
-        asyncio.run(_run(uvicorn.Server(config), listener, dashboard, notifier))
-    finally:
-        dashboard.close()
 
 
 async def _run(

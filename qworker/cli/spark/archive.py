@@ -116,22 +116,23 @@ def command(
         f"archived {count(done.events, 'event')} in {count(done.batches, 'batch', 'batches')} and "
         f"{span(done.seconds)}, to {lake.root}",
     )
+    for warning in _warnings(done):
+        yield Output(text=Note(warning))
+    if done.gaps:
+        raise click.exceptions.Exit(FOUND)
+
+
+def _warnings(done: Archived) -> Iterator[str]:
     if done.gaps > done.rolled_back:
-        missing = (
+        yield (
             f"warning: {count(done.missing, 'event')} were trimmed before they were read: archive more often, or "
             "raise journal-cap"
         )
-        yield Output(text=Note(missing))
     if done.rolled_back:
-        journals = count(done.rolled_back, "journal")
-        yield Output(
-            text=Note(
-                f"warning: {journals} rolled back by the server after it was archived (a failover, a restored copy): "
-                "the archive has both courses of events; qworker spark audit names them"
-            )
+        yield (
+            f"warning: {count(done.rolled_back, 'journal')} rolled back by the server after it was archived (a "
+            "failover, a restored copy): the archive has both courses of events; qworker spark audit names them"
         )
-    if done.gaps:
-        raise click.exceptions.Exit(FOUND)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from qworker.durations import duration_ms
 from qworker.errors import InvalidOptionError, PipelineError
 from qworker.formats import count, size, span
 from qworker.wire.names import check_queue
+
+if TYPE_CHECKING:
+    from qworker.pipeline.report import Reported
 
 __all__ = ["command"]
 
@@ -90,11 +93,7 @@ def command(
             "--live", "is not for --incremental", "archive first, and leave one of them out"
         )
     by_queue, default_ms = _parse(targets)
-    if not out.absolute().parent.is_dir():
-        raise InvalidOptionError(
-            "--out", f"no such directory: {str(out.absolute().parent)!r}", "create it first"
-        )
-    write(out, None)
+    _check_out(out)
     scope = Scope(
         namespace=session.namespace,
         source=reading.words,
@@ -128,14 +127,27 @@ def command(
         }
         page = render(document)
     write(out, page)
+    _note_reading(done, reading)
+    read = f"{count(done.events, 'event')}{done.read.words}, in {span(seconds)}"
+    return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
+
+
+def _check_out(out: Path) -> None:
+    """Raise an error now, not after an hour of Spark, if the page cannot be written."""
+    if not out.absolute().parent.is_dir():
+        raise InvalidOptionError(
+            "--out", f"no such directory: {str(out.absolute().parent)!r}", "create it first"
+        )
+    write(out, None)
+
+
+def _note_reading(done: Reported, reading: Reading) -> None:
     if done.rebuilt is not None:
         note(f"read all of the archive, because {done.rebuilt}")
     elif done.since is not None:
         note(f"read what came since the report of {done.since:%Y-%m-%d %H:%M} UTC")
-    if not document["data"]["rows"]:
+    if not done.document["data"]["rows"]:
         note(f"no events in {reading.words} in this window")
-    read = f"{count(done.events, 'event')}{done.read.words}, in {span(seconds)}"
-    return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
 
 
 def _ms(moment: datetime | None) -> int | None:

@@ -46,11 +46,7 @@ def call_all(
     if commands and factory.node(commands[0].key) is None:
         with suppress(ServerError):
             factory.locate(commands[0].key, within_s)
-    by_node: dict[Address, list[int]] = {}
-    for index, command in enumerate(commands):
-        node = factory.node(command.key)
-        if node is not None:
-            by_node.setdefault(node, []).append(index)
+    by_node = _by_node(factory, commands)
     sent: list[tuple[Address, Any]] = []
     results: dict[int, Any] = {}
     unanswered: dict[Address, Unanswered] = {}
@@ -80,11 +76,7 @@ def call_all(
                 left_s = max(LEAST_S, sent_at + within_s - time.monotonic())
             try:
                 with answered_within(connection, left_s):
-                    for index in by_node[address]:
-                        try:
-                            results[index] = commands[index].decode(connection.read_response())
-                        except (ResponseError, QworkerError):
-                            continue
+                    _read(connection, commands, by_node[address], results)
             except (RedisError, OSError) as error:
                 failed(address, error, was_sent=True)
     except BaseException:
@@ -92,6 +84,29 @@ def call_all(
         connections.close()
         raise
     return results, unanswered
+
+
+def _by_node(
+    factory: ConnectionFactory, commands: Sequence[Command[Any]]
+) -> dict[Address, list[int]]:
+    """Map the nodes that are known to the indices of their commands."""
+    by_node: dict[Address, list[int]] = {}
+    for index, command in enumerate(commands):
+        node = factory.node(command.key)
+        if node is not None:
+            by_node.setdefault(node, []).append(index)
+    return by_node
+
+
+def _read(
+    connection: Any, commands: Sequence[Command[Any]], indices: list[int], results: dict[int, Any]
+) -> None:
+    """Read the replies of one node; leaves out refused commands."""
+    for index in indices:
+        try:
+            results[index] = commands[index].decode(connection.read_response())
+        except (ResponseError, QworkerError):
+            continue
 
 
 def call_each(

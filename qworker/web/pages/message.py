@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from qworker.client.inspect.life import Life, life
 from qworker.client.inspect.pages import END
-from qworker.client.inspect.peek import inspect
+from qworker.client.inspect.peek import Inspection, inspect
 from qworker.client.inspect.results import look as look_at_result
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
@@ -48,7 +48,6 @@ def message(look: Look) -> Page:
     searched = _search_one(look, ref, message_id)
     stored = searched.found[0] if searched.found else None
     most = look.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
-    mode = inspection.meta.get("journal", "off")
     told = Life()
     if inspection.journal_entries and len(message_id) <= 64:
         sent_ms = stored.sent_ms if stored is not None else None
@@ -75,8 +74,6 @@ def message(look: Look) -> Page:
             "searched_all": searched.cursor == END,
             "looks_further": min(_READ_MOST, 10 * max(searched.read, _READ)),
             "task": task,
-            "kind": KINDS.get(stored.kind.value, "") if stored else "",
-            "place": place_of(stored, inspection.now_ms) if stored else "",
             "runs": [
                 run
                 for one in look.sample.workers
@@ -86,23 +83,32 @@ def message(look: Look) -> Page:
             "receipt": receipt,
             "steps": list(steps_of(told, inspection.now_ms if stored is not None else None)),
             "told": told,
-            "mode": mode,
+            "mode": inspection.meta.get("journal", "off"),
             "journal": inspection.journal_entries,
             "journal_more": min(_JOURNAL_MOST, 8 * most)
             if not told.whole and most < _JOURNAL_MOST
             else 0,
-            "headers": headers_of(stored, inspection) if stored else [],
-            "body": show_body(stored, look.redact) if stored else None,
             "outcome": outcome,
             "value": _value(outcome, task, look),
             "closed": closed,
             "verbs": _verbs(look, stored),
-            "is_run": stored is not None and "c" in stored.flags,
-            **chain_of(stored),
+            **_stored_fields(look, stored, inspection),
         },
         (name,),
         reads=True,
     )
+
+
+def _stored_fields(look: Look, stored: Stored | None, inspection: Inspection) -> dict[str, object]:
+    """What the page shows of a message that is still stored."""
+    return {
+        "kind": KINDS.get(stored.kind.value, "") if stored else "",
+        "place": place_of(stored, inspection.now_ms) if stored else "",
+        "headers": headers_of(stored, inspection) if stored else [],
+        "body": show_body(stored, look.redact) if stored else None,
+        "is_run": stored is not None and "c" in stored.flags,
+        **chain_of(stored),
+    }
 
 
 def confirm_delete(look: Look) -> Page:

@@ -20,6 +20,13 @@ __all__ = ["Handlers", "Workers"]
 _LONG_S: Final = 60.0
 
 
+def _seen(row: Worker, _: int) -> Cell | str:
+    age = span(row.age_ms // 1000)
+    if row.is_gone:
+        return Cell(f"gone {age}", "bad")
+    return Cell("leaving", "warn") if row.described.leaving else f"{age} ago"
+
+
 class Workers(View[Worker]):
     """Workers: those that are gone or leave first."""
 
@@ -33,75 +40,76 @@ class Workers(View[Worker]):
         Key("=", "scale", "scale('')", "Set the number of its processes."),
     )
 
+    columns = (
+        GridColumn(
+            "WORKER",
+            lambda row, _: Cell(row.name, "bad" if row.is_gone else ""),
+            lambda row: row.name,
+            18,
+            40,
+        ),
+        GridColumn(
+            "QUEUES",
+            lambda row, _: ", ".join(row.described.queues),
+            lambda row: row.described.queues,
+            12,
+            60,
+            spare=1,
+        ),
+        GridColumn(
+            "APP",
+            lambda row, _: row.described.app,
+            lambda row: row.described.app,
+            12,
+            30,
+            spare=6,
+        ),
+        GridColumn(
+            "PROCS",
+            lambda row, _: str(len(row.described.children)),
+            lambda row: len(row.described.children),
+            5,
+            number=True,
+        ),
+        GridColumn(
+            "RUNNING",
+            lambda row, _: count(len(row.running)),
+            lambda row: len(row.running),
+            7,
+            number=True,
+        ),
+        GridColumn(
+            "DONE/S",
+            lambda row, _: rate(row.described.handled_per_s),
+            lambda row: row.described.handled_per_s,
+            6,
+            8,
+            number=True,
+        ),
+        GridColumn(
+            "FAILED",
+            lambda row, _: Cell(count(row.failed), "" if row.failed else "dim"),
+            lambda row: row.failed,
+            6,
+            9,
+            number=True,
+            spare=4,
+        ),
+        GridColumn(
+            "MEMORY",
+            lambda row, _: size(row.rss_bytes),
+            lambda row: row.rss_bytes,
+            8,
+            10,
+            number=True,
+            spare=3,
+        ),
+        GridColumn("SEEN", _seen, lambda row: row.age_ms, 12, 18),
+    )
+
     def __init__(self, namespace: str) -> None:
         super().__init__()
         self._namespace = namespace
-        self.columns = (
-            GridColumn(
-                "WORKER",
-                lambda row, _: Cell(row.name, "bad" if row.is_gone else ""),
-                lambda row: row.name,
-                18,
-                40,
-            ),
-            GridColumn(
-                "QUEUES",
-                lambda row, _: ", ".join(row.described.queues),
-                lambda row: row.described.queues,
-                12,
-                60,
-                spare=1,
-            ),
-            GridColumn(
-                "APP",
-                lambda row, _: row.described.app,
-                lambda row: row.described.app,
-                12,
-                30,
-                spare=6,
-            ),
-            GridColumn(
-                "PROCS",
-                lambda row, _: str(len(row.described.children)),
-                lambda row: len(row.described.children),
-                5,
-                number=True,
-            ),
-            GridColumn(
-                "RUNNING",
-                lambda row, _: count(len(row.running)),
-                lambda row: len(row.running),
-                7,
-                number=True,
-            ),
-            GridColumn(
-                "DONE/S",
-                lambda row, _: rate(row.described.handled_per_s),
-                lambda row: row.described.handled_per_s,
-                6,
-                8,
-                number=True,
-            ),
-            GridColumn(
-                "FAILED",
-                lambda row, _: Cell(count(row.failed), "" if row.failed else "dim"),
-                lambda row: row.failed,
-                6,
-                9,
-                number=True,
-                spare=4,
-            ),
-            GridColumn(
-                "MEMORY",
-                lambda row, _: size(row.rss_bytes),
-                lambda row: row.rss_bytes,
-                8,
-                10,
-                number=True,
-                spare=3,
-            ),
-            GridColumn("SEEN", _seen, lambda row: row.age_ms, 12, 18),
-        )
 
     def read(self, sample: Sample) -> Sequence[Worker]:
         """Return the workers."""
@@ -185,10 +193,3 @@ class Handlers(View[Running]):
         """Warn of one that runs long."""
         longest = max((handler.seconds for handler in self._all), default=0.0)
         return (f"{len(self._all):,}", "bad" if longest >= LONG_RUN_S else "")
-
-
-def _seen(row: Worker, _: int) -> Cell | str:
-    age = span(row.age_ms // 1000)
-    if row.is_gone:
-        return Cell(f"gone {age}", "bad")
-    return Cell("leaving", "warn") if row.described.leaving else f"{age} ago"

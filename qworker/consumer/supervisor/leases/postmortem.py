@@ -78,7 +78,6 @@ def death_of(
     """
     running = board.running.views()
     stack = crash_stack(board)
-    ending = ending_of(code)
     errors: dict[tuple[int, int], tuple[str, str]] = {}
     at = boot_time()
     if overdue:
@@ -91,24 +90,12 @@ def death_of(
     else:
         slot = slot_of(stack)
         guilty = [view for view in running if view.slot == slot or len(running) == 1]
-        cause = cause_of(stack)
-        problem = f"{cause}: " * bool(cause) + f"the process {ending} while the message ran"
-        text = f"{problem}\n{handler_stack(stack)}".rstrip()[:_MAX_CHARACTERS]
-        error = ("WorkerDiedError", text)
+        error = ("WorkerDiedError", _death_text(code, stack))
     accused = {
         (view.lease, view.position): tasks[view.task].max_receives
         for view in guilty
         # The slot of a batch handler represents many messages: any of them may be to blame.
         if view.task < len(tasks) and not tasks[view.task].batch
-    }
-    ran = {
-        (view.lease, view.position): (view.started, tasks[view.task].name)
-        for view in running
-        if view.task < len(tasks)
-    }
-    named = {
-        task.name: (task.queue, task.name) if number < MAX_TASKS - 1 else (OTHER, OTHER)
-        for number, task in enumerate(tasks)
     }
     return Death(
         code,
@@ -117,13 +104,26 @@ def death_of(
         stack,
         stopping=stopping,
         idle_before=idle_before,
-        running=ran,
+        running={
+            (view.lease, view.position): (view.started, tasks[view.task].name)
+            for view in running
+            if view.task < len(tasks)
+        },
         at=at,
         outcome=TIME_LIMIT if overdue else CRASHED,
         errors=errors,
-        tasks=named,
+        tasks={
+            task.name: (task.queue, task.name) if number < MAX_TASKS - 1 else (OTHER, OTHER)
+            for number, task in enumerate(tasks)
+        },
         pid=pid,
     )
+
+
+def _death_text(code: int, stack: str) -> str:
+    cause = cause_of(stack)
+    problem = f"{cause}: " * bool(cause) + f"the process {ending_of(code)} while the message ran"
+    return f"{problem}\n{handler_stack(stack)}".rstrip()[:_MAX_CHARACTERS]
 
 
 def _overdue_text(view: RunningView, now: float, stacks: str) -> str:
