@@ -1,4 +1,4 @@
-"""How a process that holds user code is started, and how it ends with its parent."""
+"""How to start a process that holds user code, and how it ends with its parent."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from qworker.wire.ids import lease_number
 
 __all__ = ["MAX_CANCELLED", "ORDERS_BYTES", "Orders"]
 
-#: The latest cancelled messages that are kept: no more handlers run in a child.
+#: The latest cancelled messages, this many, are kept: a child runs no more handlers at a time.
 MAX_CANCELLED: Final = 1024
 
 # Words: the number of paused tasks; the number of messages cancelled so far, names of the latest ones, and since when;

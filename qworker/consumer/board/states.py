@@ -23,7 +23,7 @@ class Mark(IntEnum):
     RUNNING = 1
     DONE = 2
     FAILED = 3
-    GONE = 4  # given up by the child, which will release it
+    GONE = 4  # given up by the child, which releases it next
     RECALLED = 5  # released by the supervisor
     RELEASED = 6  # to be released, because its handler asked for it
     SETTLING = 7  # handled; its end must be announced, which only the child's settle does

@@ -59,7 +59,7 @@ __all__ = ["assemble", "queues_of"]
 
 _log = logger(__name__)
 
-#: In a Cluster a node is waited for this long before the others have their turn.
+#: In a Cluster, how long to wait for a node before the others have their turn.
 _PATIENCE_S: Final = 0.6
 
 
@@ -245,7 +245,7 @@ def _divide(
 def _connector(
     board: Board, stop: StopRequest, factory: ConnectionFactory
 ) -> Callable[[float], Connection]:
-    """Return what makes a connection; its argument is how long a node of a Cluster is waited for."""
+    """Return a function that makes a connection; its argument is how long to wait for a node of a Cluster."""
     names = ("settle_receive", "settle", "conclude", "poll")
     scripts = tuple(load_script(name) for name in names)
     # Calls to one node of a Cluster must not wait for another node that is away.
@@ -268,7 +268,7 @@ def _connector(
 
 
 def _message_log(config: ChildConfig) -> Callable[..., None] | None:
-    """What logs each message; None if its level is not logged, so that nothing is spent on it."""
+    """The function that logs each message; None if its level is not logged, so that it costs nothing."""
     if config.log_messages == "debug" and config.log_level == "debug":
         return cast(Callable[..., None], _log.debug)
     if config.log_messages == "info" and config.log_level in ("debug", "info"):

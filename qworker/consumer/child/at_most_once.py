@@ -53,7 +53,7 @@ class AckFirst:
     def ack(self, calls: Sequence[Any]) -> set[int]:
         """Ack calls that start now, in one trip; returns the `id` of each that must not start.
 
-        A call starts only on a definite reply that counts its ack. A list loses the messages without one.
+        A call starts only after a definite reply that counts its ack. Lists lose the messages whose acks do not count.
         """
         by_lease: dict[int, list[Delivery]] = {}
         lost: set[int] = set()

@@ -1,6 +1,6 @@
 """When a child of a burst ends: once no child of its worker has anything left to do.
 
-A child that finds nothing says so on its board, and looks again now and then: what its peers ack may bring about new
+A child that finds nothing says so on its board, and looks again now and then: acks of its peers may create new
 messages. The supervisor ends the burst when all children say so at the same time. A single child ends by itself.
 """
 
@@ -57,7 +57,7 @@ class BurstEnd:
         return self._board.over != 0
 
     def is_to_look(self) -> bool:
-        """Whether the child is to look at all queues now, for the first time or again."""
+        """Whether the child should look at all queues now, for the first time or again."""
         if not self._is_settled() or (self._looked and monotonic() < self._look_at):
             return False
         self.asks()

@@ -51,7 +51,7 @@ _CONNECT_S: Final = 0.5
 
 
 class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
-    """The process is to end and the server cannot be reached; unanswered calls are left to the supervisor."""
+    """The process must end while the server cannot be reached; the supervisor settles unanswered calls."""
 
 
 class _Call(msgspec.Struct):
@@ -94,7 +94,7 @@ class Connection:
         self._client = Client(factory)
         self._calls: deque[_Call] = deque()
         self._last: ServerConnection | None = None
-        #: The server that the last call was to go to, None if that could not be found out.
+        #: The server of the last call; None if it was not found.
         self._reaching: Address | None = None
 
     def __len__(self) -> int:
@@ -248,7 +248,7 @@ class Connection:
         return server
 
     def _follow(self, call: _Call, error: ClusterMovingError) -> Any:
-        """Make a redirected call at the right node. A wait is not followed: the next one is as good."""
+        """Make a redirected call at the right node, unless it is a wait: the next wait does as well."""
         if call.server is not None:
             self._factory.failed(error, call.server.address)
         if call.command.script is None:

@@ -30,9 +30,9 @@ __all__ = ["RECYCLED", "Broker", "BrokerOptions"]
 
 _log = guarded(__name__)
 
-#: Why a broker stops that has handled as many messages as it was to.
+#: Why a broker stops once it has handled its maximum number of messages.
 RECYCLED: Final = "recycled"
-#: How often a child checks whether it is to stop or has lost a lease, even while nothing happens.
+#: How often a child checks whether to stop, and whether it has lost a lease, even while nothing happens.
 _CHECK_S: Final = 0.5
 #: How long it sleeps if there is nothing to wait for, because every queue is broken.
 _NOTHING_S: Final = 0.05
@@ -201,7 +201,7 @@ class Broker:
         """Send outcomes in time after a handler that ran in the broker's thread, from `begun` to `now`.
 
         The next handler does not wait for the reply. After the last one of several the turn sends them, with the next
-        receive if it can. Returns the time from which on it is to be called again.
+        receive if it can. Returns the time from which to call it again.
         """
         since = self._ack_buffer.unsent_since
         if since is None:
@@ -221,7 +221,7 @@ class Broker:
         return ended
 
     def _send(self, *, at_once: bool) -> None:
-        """Send outcomes that have waited for 20 ms, or `at_once` if there is nothing better to do."""
+        """Send outcomes that have waited for 20 ms; `at_once` sends all, since the child has nothing else to do."""
         self._stats.write()
         due_s = self._ack_buffer.due_in()
         if due_s is None or (due_s > 0 and not at_once):

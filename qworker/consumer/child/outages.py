@@ -22,8 +22,8 @@ _log = guarded(__name__)
 class Outages:
     """The outages that one connection of a child has met.
 
-    `away`: servers that were given up lately, over this connection or others. None: there is one server, which is
-    waited for.
+    `away`: servers that were given up lately, over this connection or others. None: there is one server, and the child
+    waits for it.
     """
 
     def __init__(self, away: AwayServers | None) -> None:

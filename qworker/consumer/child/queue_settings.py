@@ -73,7 +73,7 @@ def read_settings(
                     continue
                 _log.warning("attributes_unknown", queue=name, error=str(reply))
                 if isinstance(reply, ServerError):
-                    return settings  # the others fare no better
+                    return settings  # the other calls would fail in the same way
     return settings
 
 

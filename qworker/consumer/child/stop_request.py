@@ -1,4 +1,4 @@
-"""Whether a child is to stop, and why."""
+"""Whether a child must stop, and why."""
 
 from __future__ import annotations
 

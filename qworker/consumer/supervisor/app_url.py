@@ -101,7 +101,7 @@ def warn_of_app_url(app_url: str, server: ServerURL) -> None:
         if same_server(ServerURL.parse(app_url), server):
             return
     except QworkerError:
-        pass  # it leads nowhere, and `app_url` says why
+        pass  # it names no usable server, and `app_url` says why
     _log.warning("app_url_not_used", app_url=app_url, server=str(server))
 
 

@@ -71,7 +71,7 @@ class Limits:
         return ""
 
     def _warn_of_base(self, child: ChildProcess, size: int) -> None:
-        """Log that a child takes more than the limit before its first message: another child would, too."""
+        """Log that a child exceeds the memory limit before its first message: another child would exceed it, too."""
         if "max_rss" not in child.noted:
             child.noted.add("max_rss")
             _log.error(

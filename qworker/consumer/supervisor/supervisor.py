@@ -105,7 +105,7 @@ class Supervisor:
 
     @property
     def keeper(self) -> LeaseKeeper:
-        """What keeps the leases."""
+        """The keeper of the children's leases."""
         return self._lease_thread.keeper
 
     @property

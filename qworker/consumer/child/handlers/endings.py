@@ -217,9 +217,9 @@ class Endings(EndingNotes):
             )
 
     def _is_cancelled(self, delivery: Delivery, error: BaseException) -> bool:
-        """Whether an error ends a message as cancelled: whatever it is, once the message was cancelled.
+        """Whether an error ends a message as cancelled: any error does, once the message was cancelled.
 
-        Another try would be dropped, at a later time. What the handler wants to end in another way ends so.
+        Another try would only be dropped later. A handler that asks for another end gets it.
         """
         if issubclass(type(error), Cancel):
             return True
@@ -247,7 +247,7 @@ class Endings(EndingNotes):
             case LetExpire():
                 self.end(delivery, EXPIRED)
             case _:
-                # A class of the user's own, which does not say what to do.
+                # A class of the user's own, which says nothing about the end of the message.
                 self._retry(delivery, wish, quiet=False)
 
     def _retry(self, delivery: Delivery, error: BaseException, *, quiet: bool) -> None:

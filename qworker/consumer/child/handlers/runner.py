@@ -61,7 +61,7 @@ class Runner:
         self._slot_words = [board.running.word(slot) for slot in range(board.slots)]
         #: Awaits what plain functions return. Closed by the executor of sync handlers.
         self.awaiter = Awaiter()
-        #: Called when a plain function has turned out to be one whose calls are to be awaited on the loop.
+        #: Called when a plain function turns out to return coroutines: its calls go to the loop from then on.
         self.on_async: Callable[[], None] = lambda: None
         #: Tasks whose results were awaited, with a warning.
         self._awaited: set[str] = set()

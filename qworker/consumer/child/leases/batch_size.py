@@ -23,8 +23,8 @@ _BATCH_S: Final = 0.05
 _TURN_S: Final = 0.005
 _TURN_TRIPS: Final = 3
 _TURN_PART: Final = 1 / 4
-#: So few messages of a child with one slot come one by one, if a trip takes less than a twentieth of one: acked along
-#: with the next receive, each costs the server less than a small batch that is acked bit by bit.
+#: A child with one slot that wants no more than this receives messages one by one, if a trip takes less than a
+#: twentieth of a message: acked with the next receive, each costs the server less than its share of a small batch.
 _FEW: Final = 3
 _TRIPS: Final = 20
 #: The trips among which the shortest counts.

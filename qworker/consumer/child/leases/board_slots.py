@@ -58,7 +58,7 @@ class ChildLeases:
         """Hold the lease of a batch; returns its messages in order."""
         queue, slot = pending.queue, pending.slot
         visibility_s = (batch.deadline_ms - batch.now_ms) / 1000
-        # A resumed lease has less left than it was given, hence the largest visibility seen so far.
+        # A resumed lease has less time left than it was given, so this takes the largest visibility seen so far.
         queue.visibility_s = max(queue.visibility_s, visibility_s)
         lease = Lease(self.board, slot, queue, batch, visibility_s)
         self.by_slot[slot] = lease

@@ -92,9 +92,9 @@ class Delivery:
         self.kind = ""
         self.outcome = 0
         self.delay_ms = 0
-        #: What its ack brings about, of `KEPT`.
+        #: Of `KEPT`: the effects of its ack.
         self.effects: tuple[Effect, ...] = ()
-        #: How it is parked, of `PARKED`.
+        #: Of `PARKED`: how it is parked.
         self.parked: Parked | None = None
         self.reason = ""
         self.error = _NO_ERROR
@@ -152,7 +152,7 @@ class Delivery:
 
     @property
     def awaited(self) -> bool:
-        """Whether its end concerns others: those who wait for its result, its chain, or the steps of its run."""
+        """Whether others need its end: readers of its result, its chain, or the steps of its run."""
         envelope = self.envelope()
         flags = envelope.flags if envelope is not None and envelope.has_flags else {}
         return not flags.keys().isdisjoint("rjc")

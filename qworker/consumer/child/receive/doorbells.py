@@ -43,7 +43,7 @@ class Doorbell(msgspec.Struct):
     connection: Connection
     queues: Sequence[QueueState]
     wait: Wait | None = None
-    #: It is not waited at until then.
+    #: No wait begins there before this time.
     deaf_until: float = 0.0
 
 
@@ -73,11 +73,11 @@ class Doorbells:
         return any(bell.wait is not None and bell.wait.pending for bell in self)
 
     def can_wait(self, now: float) -> bool:
-        """Whether all of them can be waited at."""
+        """Whether a wait can begin at each of them."""
         return bool(self._bells) and all(bell.deaf_until <= now for bell in self)
 
     def deaf_s(self, now: float) -> float | None:
-        """Seconds until another of them can be waited at; None if all can."""
+        """Seconds until a wait can begin at another of them; None if one can at all of them."""
         left_s = (bell.deaf_until - now for bell in self if bell.deaf_until > now)
         return min(left_s, default=None)
 

@@ -101,7 +101,7 @@ class Fetcher:
 
     @property
     def overdue_in(self) -> float:
-        """Seconds until the reply of what is in flight is not awaited any more; `take` then continues without it."""
+        """Seconds until `take` stops waiting for the replies in flight, and continues without them."""
         return self._pipeline.overdue_in
 
     @property
@@ -162,7 +162,7 @@ class Fetcher:
         return max(0.0, min(at for _, at in due.values()) - monotonic()) if due else math.inf
 
     def poll_in(self) -> float | None:
-        """Seconds until `more` is to be called for a poll; None while replies or bells wake the child."""
+        """Seconds until the next call of `more`, for a poll; None while replies or bells wake the child."""
         if self.fetching:
             return None
         if self.doorbells.waiting and not self.doorbells.patient:
@@ -253,7 +253,7 @@ class Fetcher:
     def ring(self) -> None:
         """Ring for other children after `end`: a token on its way to a wait that was cut off is lost.
 
-        A server that is away is not waited for.
+        Does not wait for a server that is away.
         """
         if self._has_cut_waits and not self._chooser.single:
             self._poller.ring()

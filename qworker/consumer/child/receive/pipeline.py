@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline"]
 
-#: A server that has not replied for this long has stopped: its replies are not awaited any more.
+#: A server that has not replied for this long has stopped: no call waits for its replies any more.
 _REPLY_S: Final = 4.0
 #: The same in a Cluster, where calls to other nodes wait behind it.
 _NODE_REPLY_S: Final = 0.6
@@ -46,7 +46,7 @@ class Pipeline:
 
     @property
     def overdue_in(self) -> float:
-        """Seconds until the first reply is not awaited any more. There is a call in flight."""
+        """Seconds until the wait for the first reply ends. Call it with a call in flight."""
         return max(0.0, self._calls[0].until - monotonic())
 
     def take(self, ready: set[int]) -> None:

@@ -45,7 +45,7 @@ class ReceivePlanner:
     def plan(
         self, candidates: Sequence[QueueState], *, busy: int, collected: int, most: int | None
     ) -> Iterator[PlannedReceive]:
-        """Yield receives from candidates, best first, while there is room; each is to be made before the next.
+        """Yield receives from candidates, best first, while there is room; make each before you ask for the next.
 
         `busy`, `collected`, `most`: see `Fetcher.more`.
         """

@@ -32,7 +32,7 @@ class SuspectTurns:
     def stands_still(self, queue: QueueState, *, idle: bool) -> bool:
         """Whether to take nothing now, because it is a suspect's turn and running handlers have to end first.
 
-        Handlers that run for minutes would make that a long standstill, hence the limit of 5 s in 30 s.
+        Handlers that run for minutes would make that a long standstill, so it is limited to 5 s in 30 s.
         """
         if not (queue.suspects and self._is_turn(queue)) or idle:
             self._still_since = None

@@ -36,7 +36,7 @@ _LONGEST_AWAY_S: Final = 1.0
 _AWAY_MEMORY: Final = 0.7
 #: A wait or a sleep that would be over sooner is not worth its trip.
 LEAST_S: Final = 0.01
-#: After an error at a doorbell it is not waited at for this long.
+#: How long no wait begins at a doorbell after an error there.
 _DEAF_S: Final = 1.0
 #: A busy child that has heard the bell for a suspect lets others hear it for this long.
 _PASSED_ON_S: Final = 0.05
@@ -63,7 +63,7 @@ class DoorbellWaits:
         self._receiver = receiver
         self._leases = leases
         self._slots = slots
-        #: When a bell rang after which nothing was waited for yet, and for how long that was before; None: unknown.
+        #: When a bell rang, None once the next wait has begun; and how long that takes lately, None: unknown.
         self._rang_at: float | None = None
         self._away_s: float | None = None
         self._by_wake = {queue.keys.wake.encode(): queue for queue in chooser.queues}

@@ -41,8 +41,8 @@ _MAX_LEASES: Final = 64
 class AckBuffer:
     """Collects outcomes until they are sent. `started` counts deliveries that were not given back unstarted.
 
-    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal. `relay` is told of acks that counted and
-    concern other queues.
+    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal. `relay` gets the queues whose acks counted
+    and concern other queues.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AckBuffer:
             self.unsent_since = boot_time()
 
     def give_back(self, delivery: Delivery) -> None:
-        """Take a delivery that is not to start any more."""
+        """Take a delivery that must not start any more."""
         if not delivery.kind:
             marks, at = self._leases.board.bytes, delivery.mark_at
             delivery.kind = LEFT if marks[at] == Mark.RECALLED else DROPPED
@@ -156,7 +156,7 @@ class AckBuffer:
             self.unsent_since = self.unsent_since or boot_time()
 
     def _acks_of(self, in_flight: Sequence[InFlightOutcomes]) -> Iterator[InFlightOutcomes]:
-        """Yield the acks, and let go of the other outcomes."""
+        """Yield the acks, and drop the other outcomes."""
         for sent in in_flight:
             acks, others = sent.outcomes.only_acks()
             if others:
@@ -236,13 +236,13 @@ class AckBuffer:
 
     @property
     def is_settled(self) -> bool:
-        """Whether outcomes were sent or refused, and what they bring about in other queues is there, or was refused."""
+        """Whether all outcomes were sent or refused, and their messages to other queues were stored or refused."""
         due_s = self.due_in()
         is_sent = due_s is None or due_s > FLUSH_S
         return is_sent and not (self._relay is not None and self._relay.busy)
 
     def close(self) -> None:
-        """Let what acks have brought about in other queues get there; call it after the last flush."""
+        """Finish relaying messages of acks to other queues; call it after the last flush."""
         if self._relay is not None:
             self._relay.close()
 

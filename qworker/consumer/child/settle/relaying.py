@@ -1,7 +1,7 @@
-"""Relays what the acks of a child bring about in other queues, right after they counted.
+"""Relays messages of a child's acks to other queues, right after the acks counted.
 
-In its own thread: a destination that does not answer must not hold up the child. What it leaves behind, a reaper
-relays.
+In its own thread: a destination that does not answer must not hold up the child. A reaper relays whatever it leaves
+behind.
 """
 
 from __future__ import annotations

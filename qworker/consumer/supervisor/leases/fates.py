@@ -63,7 +63,7 @@ def fates_of(
 ) -> Iterator[Fate]:
     """Yield the outcomes of messages that the child has not counted, including those that were running.
 
-    `is_dead` says whether a message that is to blame has had its last try.
+    `is_dead` says whether a message to blame has had its last try.
     """
     for position, mark in enumerate(lease.marks):
         if mark != Mark.RUNNING and position not in uncounted:
@@ -91,7 +91,7 @@ def fates_of(
 
 
 def log_fates(fates: Sequence[Fate], death: Death) -> None:
-    """Log messages that were running: a line for each that is to blame, and one for all that may be."""
+    """Log messages that were running: a line for each one to blame, and one line for all that may be to blame."""
     guilty = [fate for fate in fates if fate.blame == 1.0]
     for fate in guilty[:_NAMED]:
         _log.warning(

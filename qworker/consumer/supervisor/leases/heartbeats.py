@@ -107,7 +107,7 @@ class Heartbeats:
 
     def _lose(self, board: Board, lease: LeaseView, queue: str) -> None:
         if board.leases.lost(lease.slot) or not set(lease.marks) & {Mark.UNSTARTED, Mark.RUNNING}:
-            return  # all of it is handled: what remains is to send that
+            return  # all of it is handled: only the outcomes remain to be sent
         board.leases.lose(lease.slot)
         self.lost += 1
         _log.warning("lease_lost", queue=queue, lease_id=lease.lease_id, messages=lease.count)

@@ -1,4 +1,4 @@
-"""Keeps the leases of children, from outside of them: extends, recalls, and settles those of the dead.
+"""Keeps the leases of children from the supervisor: extends them, recalls unstarted messages, settles for the dead.
 
 The messages of a child that dies go back at once, because its board says which it held.
 """
@@ -177,7 +177,7 @@ class LeaseKeeper(Heartbeats):
         log_fates(fates, ended.death)
 
     def _may_be_back(self, error: QworkerError, until: float) -> bool:
-        """Whether to settle again later: a node of a Cluster that is away is waited for between other calls."""
+        """Whether to settle again later: other calls go on while a node of a Cluster is away."""
         return (
             self._clustered
             and isinstance(error, ServerError)
@@ -187,7 +187,7 @@ class LeaseKeeper(Heartbeats):
 
     @property
     def unsettled(self) -> bool:
-        """Whether leases wait to be settled for a node of a Cluster that is away."""
+        """Whether leases cannot be settled yet because their node of a Cluster is away."""
         return bool(self._unsettled)
 
     def settle_again(self) -> None:
@@ -211,7 +211,7 @@ class LeaseKeeper(Heartbeats):
     def _is_dead(
         self, keys: QueueKeys, envelope: Envelope | None, death: Death, message: tuple[int, int]
     ) -> bool | None:
-        """Whether a message that is to blame has had its last try."""
+        """Whether a message to blame has had its last try."""
         if envelope is None:
             return None
         limit = whole(envelope.flags.get("m")) or death.accused.get(message)

@@ -26,7 +26,7 @@ class ChildPool:
         self._starter = starter
         self._totals = totals
         self._slots = [ChildSlot() for _ in range(starter.processes)]
-        #: Children that are wanted: an operator may change it.
+        #: The number of children to keep; an operator may change it.
         self.wanted = starter.processes
         #: Pids of children whose slots were given up: none follows them, even if a slot of that number comes back.
         self._surplus: set[int] = set()
@@ -39,7 +39,7 @@ class ChildPool:
         )
 
     def is_quiet(self) -> bool:
-        """Whether there was a moment at which no child had anything to do in a burst, and none was to start."""
+        """Whether there was a moment in a burst at which no child had anything to do, and none was about to start."""
         boards = [child.board for child in self._totals.children]
         before = [board.quiet for board in boards]
         # Odd numbers that have not changed between the two reads were so at the same time.
@@ -68,7 +68,7 @@ class ChildPool:
                 slot.restart_at = 0.0
 
     def resize(self) -> list[ChildProcess]:
-        """Add or remove slots, up to the wanted number; returns the children that are to end."""
+        """Add or remove slots, up to the wanted number; returns the children to end."""
         before, wanted = len(self._slots), self.wanted
         if before == wanted:
             return []

@@ -17,7 +17,7 @@ LONGEST_PAUSE_S: Final = 30.0
 class ChildSlot:
     """A slot for one child at a time. It only decides; times are seconds of one monotonic clock."""
 
-    #: When the next child is to start; None while a child has the slot, or if none is to follow.
+    #: When to start the next child; None while a child has the slot, or if none follows.
     restart_at: float | None = None
     #: The last child died without a running handler.
     died_idle: bool = False
@@ -28,7 +28,7 @@ class ChildSlot:
     _pause_s: float = field(default=0.0, init=False)
 
     def is_due(self, now: float) -> bool:
-        """Whether the next child is to start."""
+        """Whether to start the next child now."""
         return self.restart_at is not None and now >= self.restart_at
 
     def restart(self, now: float) -> None:
