@@ -37,7 +37,7 @@ _SOON_S: Final = 1.0
 def begin_group(
     queue: QueueRef, opened: Opened, *, shard: int = 0, run: commands.Waiting | None = None
 ) -> Plan[bytes]:
-    """Begin a group of calls in the queue of its callback, and send its members; returns what its first start was.
+    """Begin a group of calls in the queue of its callback, and send its members; returns what it first started with.
 
     Members that cannot be stored now wait in the outboxes of that queue. A call that fails midway may be repeated, by
     any process: the group continues where it stopped. `run` follows the group, in this `shard`. Raises `LeaseLostError`
@@ -66,7 +66,7 @@ def begin_group(
 class GroupState:
     """How the members of a group have ended, as `wire/result.py` reads it: empty for those that have not.
 
-    `left`: members that are still waited for. `over_ms`: when it was decided.
+    `left`: members that have not ended. `over_ms`: when it was decided.
     """
 
     policy: str
@@ -160,7 +160,7 @@ def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
     words: list[bytes | None] = yield raw("HMGET", queue.keys.join(group_id), *_FIELDS, decode=list)
     size, policy, left, sent, dead, over, made, then, run = words
     calls = whole(size)
-    if calls is None:  # it has ended, or a stranger wrote it
+    if calls is None:  # it has ended, or another program wrote it
         return None
     numbers = tuple(number for word in (dead or b"").split() if (number := whole(word)) is not None)
     waits, all_sent = whole(left) or 0, whole(sent) or 0

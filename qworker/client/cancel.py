@@ -67,7 +67,7 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
         for shard in shards:
             left: bytes | None = yield raw("ZSCORE", shard.keys.cancelled, message_id)
             if left is None:
-                return Cancellation.CANCELLED  # a script has met its tombstone
+                return Cancellation.CANCELLED  # a script found its tombstone
     return Cancellation.UNKNOWN
 
 
@@ -81,7 +81,7 @@ def _ended(queue: QueueRef, message_id: str) -> Plan[Cancellation | None]:
     try:
         outcome = yield from look(queue, message_id)
     except ProtectionError:
-        return Cancellation.ENDED  # with a result that is not for us
+        return Cancellation.ENDED  # with a result that we cannot read
     if outcome is None:
         return None
     return Cancellation.CANCELLED if outcome.state == "cancelled" else Cancellation.ENDED
@@ -93,7 +93,7 @@ def _cancel_found(
     if message.state == "unacked":
         return Cancellation.CANCELLING
     if message.state == "dead":
-        # To redrive it later is to change one's mind.
+        # An operator who redrives it later has changed their mind.
         yield from _withdraw(shards, message.id)
         return Cancellation.ENDED
     [deleted] = yield commands.delete(shard.keys, [message.item], [spot])

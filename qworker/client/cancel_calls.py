@@ -37,7 +37,7 @@ _STATES: Final = ("ready", "delayed", "held", "unacked")
 
 
 class CancelledCalls(msgspec.Struct, frozen=True):
-    """What became of a cancelled group of calls.
+    """The outcome of cancelling a group of calls.
 
     Messages of its calls, also those of chains and groups in it: `cancelled` waited, and will not run; `cancelling`
     run, and their workers see it within a heartbeat (5 s). `too_late`: calls that had ended before, or are dead.
@@ -65,7 +65,7 @@ def cancel(queue: QueueRef, message_id: str, *, calls: bool = False) -> Plan[Can
         for shard in (yield from queue.every_shard()):
             joins: bytes | None = yield raw("HGET", shard.keys.run(message_id), "@joins")
             if groups := (joins or b"").decode().split():
-                # What ends its gather does not let it continue.
+                # The end of its gather must not let it continue.
                 yield from leave_tombstone(shard, message_id)
                 yield from _cancel_groups(shard, groups)
     return (yield from cancel_message(queue, message_id))
@@ -145,7 +145,7 @@ def _cancel_in(
 
 
 def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[str]) -> Plan[None]:
-    """Let what is on its way arrive, and take back what its destination does not take."""
+    """Relay what is on its way, and take back what its destination refuses."""
     for shard in (yield from queue.every_shard()):
         with suppress(QworkerError):
             yield from relay(shard.namespace, shard.keys)
@@ -170,7 +170,7 @@ def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[s
 
 
 def _id_of(fields: list[bytes]) -> str:
-    """Return the id of the message, or of the group of calls, that an entry of an outbox is to store; '' of others."""
+    """Return the id of the message, or group of calls, that an entry of an outbox will store; '' for other entries."""
     entry = dict(zip(fields[::2], fields[1::2], strict=True))
     named = entry.get(b"head", b"").removeprefix(b"q1 ").strip() or entry.get(b"open", b"")
     return named.decode("utf-8", "replace")

@@ -39,9 +39,9 @@ _SOON_S: Final = 1.0
 def complete(
     queue: QueueRef, message: Message, result: object, *, keep: Duration | None = None
 ) -> Plan[Message]:
-    """Ack a message and store its result, for those who wait for it; both or neither.
+    """Ack a message and store its result; both or neither.
 
-    What follows it goes on with that value: the next step of its chain, its group of calls. `result` is any JSON value,
+    Its chain or group of calls continues with that value. `result` is any JSON value,
     up to 1 MiB; bytes are JSON that is written already. `keep`: for how long (1 s to 30 days), default as its sender
     asked; needed if it did not and nothing follows. Raises `StaleReceiptError` if the ack does not count,
     `InvalidResultError`, and `OutOfMemoryError` if the server is full and the result is larger than 512 bytes: nothing

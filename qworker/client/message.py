@@ -112,7 +112,7 @@ class Stored:
     kind: Kind = Kind.OWN
     #: The whole item, header and body, as stored.
     item: bytes = field(default=b"", repr=False)
-    #: Why the message may not be used, and its body is as stored: encrypted, or wrongly signed; else ''.
+    #: Why the message cannot be used (encrypted, or wrongly signed), so that its body is as stored; else ''.
     closed: str = ""
     #: Set by `delete`: the message is still stored, and is dropped when it comes back or is next received.
     marked: bool = False

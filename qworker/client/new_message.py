@@ -18,7 +18,7 @@ from qworker.wire.groups import flag_of
 
 __all__ = ["new_message", "new_messages"]
 
-#: Flags of messages that others wait for: of results, runs and chains.
+#: Flags of messages whose end others wait for: of results, runs and chains.
 _AWAITED: Final = frozenset("rcj")
 
 

@@ -128,7 +128,7 @@ class QueueRef(DividedQueue):
 
     @property
     def unannounced(self) -> bool:
-        """Whether the queue is to be written into the index: it was not for a minute."""
+        """Whether the index needs the queue again: it was not written there for a minute."""
         return not self.single and time.monotonic() - self._announced >= REFRESH_S
 
     def announce(self) -> Plan[None]:

@@ -1,4 +1,4 @@
-"""Relay outboxes: what acks bring about in other queues is stored there, in order and once.
+"""Relay outboxes: store what acks have sent to other queues there, in order and once.
 
 Any number of processes may relay the same outbox. Each reads it from its head, and forgets entries only after the
 destination has said that it holds them; the destination leaves out those that it has stored before.
@@ -61,7 +61,7 @@ def outboxes_of(keys: QueueKeys) -> Generator[Command[Any], Any, list[Outbox]]:
 
 @everywhere(chained)
 def outboxes(queue: QueueRef) -> Plan[list[Outbox]]:
-    """Measure what acks of a queue have brought about in other queues and that is not stored there yet."""
+    """Measure what acks of a queue have sent to other queues and is not stored there yet."""
     return (yield from outboxes_of(queue.keys))
 
 

@@ -1,4 +1,4 @@
-"""Schedules that a program adds, changes and removes while it runs; those of an app's code are its workers' to write.
+"""Schedules that a program adds, changes and removes while it runs. Workers write those of an app's code.
 
 They are stored beside those (see `qworker.daemon.schedules`), and belong to no app: they fire until they are removed.
 """

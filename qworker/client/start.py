@@ -16,7 +16,7 @@ __all__ = ["start_run"]
 def start_run(
     queue: QueueRef, message: NewMessage, options: SendOptions, call: bytes
 ) -> Plan[None]:
-    """Store the message of a run unless there is a run of its id whose steps are not forgotten.
+    """Store the message of a run unless a run of its id still has recorded steps.
 
     Raises `RunStartedError` if that was another `call`, and what `send` raises. In a divided queue such runs are in the
     first shard: that is where each start finds the one before, however the queue is divided in between.

@@ -84,7 +84,7 @@ class Fan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):
-    """A step that has ended, for people: its call, when it was sent, and for how long its handler ran, in ms."""
+    """A step that has ended, for display: its call, when it was sent, and how long its handler ran, in ms."""
 
     task: str
     queue: str
@@ -207,7 +207,7 @@ def groups_of(steps: Sequence[Step]) -> list[tuple[str, str]]:
 
 
 def _ends(task: str, rest: Sequence[Step]) -> dict[str, str]:
-    """Write the flags that say who is told of the end of a message of this task."""
+    """Write the flags that say where the end of a message of this task is announced."""
     if not rest:
         return {}
     place = rest[-1].join
@@ -218,6 +218,6 @@ def _ends(task: str, rest: Sequence[Step]) -> dict[str, str]:
 
 
 def end_flag(task: str, steps: Sequence[Step]) -> str:
-    """Write the flag j of a step of this task: where the end of the chain is waited for, see `lua/lib/ends.lua`."""
+    """Write the flag j of a step of this task: where the end of its chain is announced, see `lua/lib/ends.lua`."""
     last = steps[-1].fan.callback if steps[-1].fan else steps[-1]
     return f"{last.queue}:{last.id}:{last.keep_ms}:{task}" if last.keep_ms else "-"

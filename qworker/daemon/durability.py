@@ -1,4 +1,4 @@
-"""How much a server would lose in a crash, by its settings and state.
+"""What a server would lose in a crash, by its settings and state.
 
 Measured on redis 7.0.15: a kill of a server with snapshots alone lost all of 63,027 acknowledged sends, with
 `appendfsync everysec` none of 54,931 (a crash of the host may take the last second).
@@ -85,7 +85,7 @@ class Durability:
 
     @property
     def open(self) -> bool:
-        """Whether people who should not can do everything on the server."""
+        """Whether the server lets unauthorised users do everything."""
         return any(finding.grade is Grade.OPEN for finding in self.findings)
 
 

@@ -147,7 +147,7 @@ class Figures:
         self._most("journal_unread", ratio)
 
     def add_outboxes(self, waiting: Sequence[Outbox]) -> None:
-        """Add what waits for other queues."""
+        """Add the messages that wait for other queues."""
         entries = sum(outbox.entries for outbox in waiting)
         self.gauges["outbox"] = self.gauges.get("outbox", 0.0) + entries
         self._most("outbox_s", max((outbox.age_s for outbox in waiting), default=0.0))

@@ -49,7 +49,7 @@ class JournalShedding:
         self._set_at = float("-inf")
 
     def check(self, queues: Sequence[QueueKeys]) -> None:
-        """Make one pass: one call, and one per 500 queues when the state has changed or all are to be set again.
+        """Make one pass: one call, and one per 500 queues when the state has changed or it is time to set all again.
 
         Of several servers the fullest counts for all: mostly their queues are alike, and fill up alike.
         """

@@ -19,10 +19,10 @@ __all__ = ["ReaperLoop", "pause_after"]
 
 _log = structlog.get_logger(__name__)
 
-#: No pass begins sooner than this after the last one, so that messages due at every millisecond are moved together.
+#: The least pause between two passes, so that messages due at every millisecond are moved together.
 SHORTEST_PAUSE_S: Final = 0.02
-#: Nor sooner than this many times the duration of the sweep of all queues (a tick at most): a loop that waits for due
-#: times uses a fifth of a core at most, however many queues there are. Work that is left over does not wait.
+#: The pause is also at least this many times as long as the sweep of all queues took, up to a tick: a loop that waits
+#: for due times uses a fifth of a core at most, however many queues there are. Work that is left over does not wait.
 REST: Final = 4.0
 #: The wait after a failed pass doubles from the first of these to the last.
 FIRST_BACKOFF_S: Final = 0.1

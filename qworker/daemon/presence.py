@@ -1,6 +1,6 @@
 """Presence: the ZSET `ns:reapers` lists the reapers, and when each made its last pass.
 
-It is for people and alarms: reapers need neither a lock nor a leader.
+Operators and alarms read it: reapers need neither a lock nor a leader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Slow upkeep of what may wait for minutes: each pass takes a few queues, so that every queue has its turn."""
+"""Slow upkeep that may wait for minutes: each pass takes a few queues, so that every queue has its turn."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Pruning:
     """Forgets idle lanes, expired unique keys, row ids and tombstones; trims priority levels that a sweep does not see;
     keeps the count of stored messages within its bounds.
 
-    A queue whose turn has come is pruned to its end, over several passes if one has no time left for it. So whatever is
-    over is gone after a round, as long as 40,000 fields a second are enough.
+    A queue whose turn has come is pruned to its end, over several passes if one has no time left for it. So one round
+    removes everything that has expired, as long as 40,000 fields a second are enough.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Schedules for people: when each fires next, why it does not, and what it waits for."""
+"""Schedules as listings show them: when each fires next, why it does not, and what it waits for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["ListedSchedule", "list_schedules"]
 
 @dataclass(frozen=True, slots=True)
 class ListedSchedule:
-    """A schedule for people. Times in ms since 1970.
+    """A schedule as listings show it. Times in ms since 1970.
 
     `last_ms` None: no slot has fired. `problem` says why it cannot fire (then `next_ms` is None). `paused_ms`: since
     when it has been paused. `app_seen_ms`: when a worker of its app was seen last, None if unknown; `orphaned`: too

@@ -57,7 +57,7 @@ class Sharing:
         self._unsettled = 0
 
     def tend(self, tick: Tick) -> None:
-        """Make a pass if it is time; `tick` is told when the next one should be."""
+        """Make a pass if it is time; notes in `tick` when the next one should be."""
         now_s = self._clock()
         if now_s < self._next_s:
             return

@@ -69,7 +69,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The members of a group that are sent so far, and what its first start was; `gone`: it has ended before."""
+    """The members of a group that are sent so far, and what it first started with; `gone`: it has ended before."""
 
     sent: int
     start: bytes

@@ -197,7 +197,7 @@ class Patience(msgspec.Struct, frozen=True):
         return max(self.give_up_s, LEAST_S) if 0 < self.give_up_s < usual_s else None
 
     def is_over(self, waited_s: float) -> bool:
-        """Whether a server that was waited for this long gets no other attempt."""
+        """Whether a server gets no other attempt after a wait of this long."""
         return waited_s >= self.give_up_s
 
     def after(self, waited_s: float) -> Patience:

@@ -1,4 +1,4 @@
-"""Commands that relay what acks bring about in other queues, see `lua/lib/outbox.lua`."""
+"""Commands that relay what acks send to other queues, see `lua/lib/outbox.lua`."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def remove(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
 
 
 def revoke(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
-    """Delete the messages of up to 16 leases, and tell those who wait for them; returns how many there were."""
+    """Delete the messages of up to 16 leases, and end waits for their results; returns how many there were."""
     names = standard_keys(keys, *(lease.decode("utf-8", "replace") for lease in leases))
 
     def decode(reply: Any) -> int:

@@ -55,7 +55,7 @@ class Spot:
     whole: bool = True
 
     def text(self) -> str:
-        """Write it for people."""
+        """Write it for display."""
         if self.place == "lease":
             return f"lease:{self.lease_id} {self.at}"
         if self.place.isdecimal():

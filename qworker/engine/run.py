@@ -176,7 +176,7 @@ def start_run(
     *,
     now_ms: int | None = None,
 ) -> Command[bytes]:
-    """Store the message of a run unless there is a run of its id; returns what that was started with, else `start`.
+    """Store the message of a run unless a run of its id exists; returns what that one was started with, else `start`.
 
     b"" of a run whose id was not chosen. Raises what a send raises.
     """

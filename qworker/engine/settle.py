@@ -118,7 +118,7 @@ class Outcomes:
     groups: list[Group] = field(default_factory=list)
     #: How many bytes their effects have.
     effect_bytes: int = 0
-    #: Whether some of them concern other queues, and are to be relayed.
+    #: Whether some of them concern other queues, and must be relayed.
     relayed: bool = False
     #: Acks with effects, which may be repeated as other acks may.
     _kept: list[Word] = field(default_factory=list)

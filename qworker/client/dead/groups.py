@@ -1,4 +1,4 @@
-"""Dead letters that died of the same, as one group."""
+"""Dead letters with the same error, as one group."""
 
 from __future__ import annotations
 

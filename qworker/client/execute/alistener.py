@@ -1,4 +1,4 @@
-"""The subscription of an event loop for all that it waits for; see `listener`."""
+"""One subscription of an event loop for all results that it waits for; see `listener`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AsyncWatch:
         self.hint = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a hint, at most so long."""
+        """Wait for a hint, for at most `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.hint.wait()
@@ -168,7 +168,7 @@ class _AsyncSubscriptions:
             watch.hint.set()
 
     async def _lose(self, address: Address, error: Exception) -> None:
-        """Forget a connection, and let all look who listened over it."""
+        """Forget a connection, and wake every wait that listened over it."""
         mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
         self._factory.failed(mapped, address)
         self._ending.clear()

@@ -1,8 +1,8 @@
 """One subscription of a process for all results that it waits for, over sharded channels.
 
-A message on a channel is a hint that there may be something to read, as is the loss of a connection. Those who wait
-look after each hint, and now and then without one: hints can be lost. In a Cluster there is a connection to each node
-that has such channels.
+A message on a channel is a hint that there may be something to read; so is the loss of a connection. Waits read after
+each hint, and now and then without one: hints can be lost. In a Cluster there is a connection to each node that has
+such channels.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Watch:
         self.hint = threading.Event()
 
     def wait(self, seconds: float) -> None:
-        """Wait for a hint, at most so long."""
+        """Wait for a hint, for at most `seconds`."""
         self.hint.wait(seconds)
         self.hint.clear()
 
@@ -248,7 +248,7 @@ class _Subscriptions:
             pause_after(error, self._backoff)
 
     def _lose(self, address: Address, error: Exception) -> None:
-        """Forget a connection, and let all look who listened over it."""
+        """Forget a connection, and wake every wait that listened over it."""
         mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
         self._factory.failed(mapped, address)
         self._servers.drop(address)
@@ -260,7 +260,7 @@ class _Subscriptions:
 
 
 def _readable(descriptors: Sequence[int], wait_s: float) -> set[int]:
-    """Wait until some descriptors can be read, at most so long; returns those."""
+    """Wait up to `wait_s` seconds until some descriptors can be read; returns those."""
     with selectors.DefaultSelector() as selector:
         for descriptor in descriptors:
             selector.register(descriptor, selectors.EVENT_READ)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Unanswered(NamedTuple):
-    """A node that did not answer in a trip, and how long it was waited for."""
+    """A node that did not answer in a trip, and how long the trip waited for it."""
 
     error: ServerError
     after_s: float
@@ -38,9 +38,9 @@ def call_all(
 ) -> tuple[dict[int, Any], dict[Address, Unanswered]]:
     """Make calls in one trip per node; returns the results of those that succeeded by index, and nodes without answer.
 
-    The caller makes the others by themselves: those with a missing script, a moved slot, a refusal or a node that is
-    away. Every command may be repeated. All nodes together are waited for `within_s` seconds, and for as long again
-    where there was no connection; None waits for the connection's own timeout, for each node.
+    The caller repeats the others one by one: those with a missing script, a moved slot, a refusal or a node that is
+    away. Every command may be repeated. Waits `within_s` seconds for all nodes together, and as long again to connect;
+    None waits for the connection's own timeout, for each node.
     """
     began = time.monotonic()
     if commands and factory.node(commands[0].key) is None:

@@ -31,7 +31,7 @@ __all__ = ["AWAY", "WITHIN_S", "RecurringCalls", "is_of_server"]
 
 T = TypeVar("T")
 
-#: Seconds for which a node of a Cluster is waited for: many times what a busy one takes.
+#: Seconds to wait for a node of a Cluster: many times what a busy one takes.
 WITHIN_S: Final = 1.5
 
 #: Errors of a call to a node of a Cluster that does not serve now; others may serve.
@@ -41,8 +41,8 @@ AWAY: Final = (UnavailableError, InDoubtError, LoadingError, BusyError, ReadOnly
 class RecurringCalls:
     """Makes calls that are made again later anyway: tried for `give_up_s` seconds.
 
-    A node of a Cluster is waited for `within_s` seconds, and left alone for up to 5 s after it has not answered: calls
-    to it raise its error at once then. One server alone has the client's patience. As thread-safe as its client.
+    A call waits `within_s` seconds for a node of a Cluster. A node that does not answer is left alone for up to 5 s:
+    calls to it raise its error at once. A single server has the client's patience. As thread-safe as its client.
     """
 
     def __init__(

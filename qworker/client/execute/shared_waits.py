@@ -107,7 +107,7 @@ class SharedWaits:
         for waiter in self._waiters:
             if bell in waiter.bells and _wake(waiter, rung):
                 return
-        await self._call(ring_at(bell), _GIVE_UP_S)  # its waiter is gone
+        await self._call(ring_at(bell), _GIVE_UP_S)  # the wait for it has ended
 
 
 def _wake(waiter: _Waiter, rung: bytes) -> bool:

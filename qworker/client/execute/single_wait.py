@@ -30,7 +30,7 @@ _TRY_S: Final = 0.5
 class SingleWaitClient(Client):
     """Waits once for a node of a Cluster that does not serve: later calls to it raise its error at once.
 
-    No reply is waited for longer than the client's `give_up_s`.
+    No call waits for a reply for longer than the client's `give_up_s`.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -89,7 +89,7 @@ class SingleWaitClient(Client):
 class WatchingClient(SingleWaitClient):
     """For screens, which look at a namespace again and again, from several threads.
 
-    A node of a Cluster that does not serve is waited for `give_up_s` seconds, then tried for half a second every five;
+    Waits `give_up_s` seconds for a node of a Cluster that does not serve, then tries it for half a second every five;
     other calls to it raise its error at once. A call that any node can answer goes to one that serves.
     """
 

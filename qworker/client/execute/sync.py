@@ -1,6 +1,6 @@
 """The sync client: executes commands over pooled connections, each with its own lane.
 
-Safe to use from many threads and after a fork: a child drops the inherited connections and lanes and makes its own.
+You can use it from many threads and after a fork: a child drops inherited connections and lanes, and makes its own.
 Connects at the first call.
 """
 
@@ -288,7 +288,7 @@ class Client(BaseClient):
     def _forked(self) -> None:
         with self._lock:
             if os.getpid() != self._pid:
-                # The sockets are the parent's too: drop them without a word on them.
+                # The sockets are the parent's too: drop them without sending anything.
                 self._free = []
                 self._recent = RecentSettles(self.factory)
                 self._pid = os.getpid()

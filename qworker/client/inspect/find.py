@@ -84,10 +84,10 @@ def scored(flat: list[bytes]) -> Iterator[tuple[bytes, int]]:
 
 
 def _by_bytes(ids: Iterable[str]) -> dict[bytes, str]:
-    # Items without an id, which are not ours, have the empty one.
+    # Items that are not messages have no id, and match the empty one.
     return {message_id.encode(): message_id for message_id in ids if message_id}
 
 
 def _id_of(item: bytes) -> bytes:
-    """Cut the id out of an item; b'' if it is not ours."""
+    """Cut the id out of an item; b'' if the item is not a message."""
     return item[3 : item.find(b" ", 3)] if item.startswith(b"q1 ") else b""

@@ -86,7 +86,7 @@ def check_page(count: int) -> None:
 
 
 def bad_cursor(cursor: str) -> InvalidOptionError:
-    """Make the error for what is not a cursor of a scan."""
+    """Make the error for text that is not a cursor of a scan."""
     return InvalidOptionError(
         "cursor",
         f"{ascii(cursor)[:80]} is not a cursor of this scan",

@@ -235,7 +235,7 @@ def _outcome(queue: QueueRef, run_id: str) -> Plan[str]:
     try:
         outcome = yield from look(queue, run_id)
     except ProtectionError:
-        return "ended"  # its result is not for us
+        return "ended"  # we cannot read its result
     return "ended" if outcome is None or outcome.state == "dead" else outcome.state
 
 

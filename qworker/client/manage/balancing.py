@@ -157,7 +157,7 @@ class Balancer:
                         silent[queue] = error
                         of_queue[queue] = None
                 names = of_queue[queue]
-                if names is None:  # Its shards stay as they were.
+                if names is None:  # Its shards keep their shares.
                     names = [each for each in one.shares if each.partition("/")[0] == queue]
                 shards.update(dict.fromkeys(names, True))
             for shard in one.shares:

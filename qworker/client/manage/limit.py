@@ -1,4 +1,4 @@
-"""What limits a group: how many run at a time, how many start in a time, whose turn it is how often."""
+"""Limits of a group: how many messages run at a time, how many start in a time, how often it has its turn."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Limit(Options):
 
 
 def limit_of(known: Mapping[str, Limit], name: str) -> Limit:
-    """Return what holds for a stored name of a group or parent: its own limits go before those of its kind."""
+    """Return the limits that apply to a stored name of a group or parent: its own override those of its kind."""
     bare = name.removeprefix(ORDERED)
     kinds = ("*/",) if bare.endswith("/") else (f"{parent_of(bare)}/*" if "/" in bare else "*", "*")
     found = Limit()

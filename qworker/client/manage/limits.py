@@ -67,7 +67,7 @@ def set_limit(
 
 
 def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> list[str]:
-    """Check what `set_limit` is given, without a server; returns the other queues. Raises `InvalidOptionError`."""
+    """Check the arguments of `set_limit`, without a server; returns the other queues. Raises `InvalidOptionError`."""
     _check(name)
     others = [check_queue(each, "with") for each in with_queues]
     if others and (not name.endswith("/") or name == "*/"):

@@ -28,7 +28,7 @@ def change_pauses(
     reopen: Collection[str] = (),
     strict: bool = False,
 ) -> Plan[Inspection]:
-    """Close and reopen directions ('in', 'out'); with neither nothing is changed. Returns what the queue is then.
+    """Close and reopen directions ('in', 'out'); without any, change nothing. Returns what is paused then.
 
     `strict`: timed-out messages are requeued after the pause of the input; kept while the input stays paused.
     """

@@ -103,7 +103,7 @@ def _remove(shard: QueueRef) -> Plan[None]:
     keys = shard.keys
     with suppress(ServerError, BrokenQueueError):
         yield from _tell_others(shard)
-        # What its acks have sent to other queues is stored there, if these take it now.
+        # Relay what its acks have sent to other queues, if these accept it now.
         yield from relay(shard.namespace, keys)
         for name in (yield destinations(keys)):
             yield raw("UNLINK", keys.outbox(name))
@@ -128,7 +128,7 @@ def _tell_others(shard: QueueRef) -> Plan[None]:
         yield from purge_shard(shard, state)
     while leases := (yield from _members(keys.unacked, _LEASES)):
         yield removing.revoke(keys, leases)
-    # Their ids are to be free, as those of the runs that are still in the index.
+    # Their ids must become free, like those of runs that are still in the index.
     for first in range(0, len(runs), _PAGE):
         names = [run.decode("utf-8", "replace") for run in runs[first : first + _PAGE]]
         yield raw("UNLINK", *map(keys.run, names), *map(keys.result, names))

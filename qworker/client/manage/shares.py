@@ -11,9 +11,9 @@ from qworker.engine.shares import WHOLE, Report
 
 __all__ = ["Divider"]
 
-#: Where more shards have work than there are slots, those without get one after this many ms.
+#: If more shards have work than there are slots, a shard without a slot gets one after this many ms.
 TURN_MS: Final = 2000
-#: Where each has a slot, another one gets those that are left over: a slot that moves is idle for a moment.
+#: If every shard has a slot, those left over move only after this many ms: a slot that moves is idle for a moment.
 REST_TURN_MS: Final = 10_000
 #: What a shard may start, of what it has started lately; its waiting messages are added.
 _HEADROOM: Final = 1.05

@@ -1,6 +1,6 @@
 """The audit trail: who changed what through the dashboard, in the STREAM `ns:audit`.
 
-An entry is written after its action, with what came of it. The trail keeps about the last 10,000 entries.
+An entry is written after its action, with the outcome. The trail keeps about the last 10,000 entries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Execute = Callable[[Command[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """An action of an operator: its verb, what it was done to (a queue, a filter), and what came of it.
+    """An action of an operator: its verb, its subject (a queue, a filter), and its outcome.
 
     `at_ms` and `entry` are set by the server.
     """

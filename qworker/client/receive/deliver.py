@@ -113,8 +113,8 @@ def delivered(
 def _popped(
     queue: QueueRef, messages: list[Message], outcomes: Outcomes
 ) -> Generator[Any, Any, list[Message]]:
-    """Ack messages, and return those whose ack counted: another receiver may have the others by now."""
-    # They have no value: what follows sees them as discarded.
+    """Ack messages, and return those whose ack counted: another receiver may hold the others by now."""
+    # They have no value: chains and groups that continue see them as discarded.
     followed = [message for message in messages if is_followed(message)]
     # The script replies unique keys before other acks, and the rest last.
     messages = [message for message in messages if not is_followed(message)]

@@ -78,7 +78,7 @@ def pop(
     """Receive and ack at once: at most once, a crash after this loses the messages. Options as of `receive`.
 
     Returns only the messages whose ack counted. Those of a queue that fails in between are given back; those whose ack
-    is in doubt are not returned, since they may have been acked or not. The error is raised if nothing was acked.
+    is in doubt are not returned, since the ack may have counted. Raises the error if nothing was acked.
     """
     shards = yield from shards_in_turn([queue, *(other.ref for other in then)])
     return (yield from _receive(shards, Request(count, None, reap), wait, pop=True))

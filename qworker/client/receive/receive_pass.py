@@ -82,7 +82,7 @@ def one_pass(
     rung: bytes = b"",
     retry_since: float | None = None,
 ) -> Plan[Pass]:
-    """Receive from one shard after the other. Raises only if there is but one.
+    """Receive from one shard after the other. Raises an error only if there is a single shard.
 
     `rung`: the doorbell that ended the wait before. `retry_since`: also try shards that failed before that time.
     """

@@ -92,7 +92,7 @@ class _Reading:
             found: list[Any] = yield raw(*words, decode=list)
             entries += [read_entry(entry, self._queue.keyring, *names) for entry in found]
         if entries:
-            # Of a message that was taken over by another shard, both have some.
+            # If another shard took the message over, both shards have entries.
             entries.sort(key=_position)
             self._after = entries[-1].id
             self._quiet_since = time.monotonic()
@@ -127,4 +127,4 @@ def _has_ended(queue: QueueRef, message_id: str) -> Plan[bool]:
     try:
         return (yield from look(queue, message_id)) is not None
     except ProtectionError:
-        return True  # with a result that is not for us
+        return True  # with a result that we cannot read

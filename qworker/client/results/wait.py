@@ -23,7 +23,7 @@ class Gone:
 
 
 def wait_for_result(queue: Queue, message_id: str, seconds: float | None) -> Outcome | Gone | None:
-    """Wait up to `seconds` (None: forever) until a message has ended; None if it has not, as far as is known."""
+    """Wait up to `seconds` (None: forever) until a message has ended; None if its end is not known by then."""
     found: Outcome | None = queue.client.run(look(queue.ref, message_id))
     if found is not None or seconds == 0:
         return found
