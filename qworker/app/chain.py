@@ -65,7 +65,7 @@ class Chain(Composed[R_co]):
 
     @property
     def last(self) -> Sender[Any, Any]:
-        """What sends the last call."""
+        """The sender of the last call."""
         last = self._steps[-1]
         if isinstance(last, ComposedThen):
             return last.last

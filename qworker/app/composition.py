@@ -44,7 +44,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 _ARRAY: Final = msgspec.json.Decoder(list[Raw])
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
-#: How long a group that was started with an id of its own is known at least, after its end.
+#: The least time for which a group that was started under a chosen id is known after its end.
 _DAY_MS: Final = 86_400_000
 
 
@@ -135,7 +135,7 @@ def step_of(
 
 
 class Start:
-    """The start of a group of calls, perhaps as the first step of a chain: what is sent, and where its result is."""
+    """The start of a group of calls, perhaps as the first step of a chain: what to send, and where the result is."""
 
     def __init__(
         self, steps: Sequence[Step], app: TaskApp, last: Sender[Any, Any], run_id: str | None
@@ -182,7 +182,7 @@ class Start:
 
 
 def _digest(steps: Sequence[Step], app: TaskApp) -> bytes:
-    """Identify what a group is started with; of an app that encrypts only its tasks: arguments might be guessed."""
+    """Identify the calls of a start; in an app that encrypts, by their tasks alone: arguments might be guessed."""
     data = msgspec.json.encode(steps)
     if app.keyring.encrypts:
         data = msgspec.json.encode([_tasks(step) for step in steps])
@@ -196,7 +196,7 @@ def _tasks(step: Step) -> list[Any]:
 
 
 def sending_of(app: TaskApp) -> Sending | None:
-    """Return what runs the app's middleware on a message that is sent; None without any."""
+    """Return the function that runs the app's middleware on a message before its send; None without middleware."""
     if not app.middleware:
         return None
 

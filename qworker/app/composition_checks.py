@@ -64,7 +64,7 @@ def check_part(
 def check_limits(
     opened: Opened, groups: Iterable[tuple[str, str]], refs: Iterable[QueueRef]
 ) -> Plan[None]:
-    """Raise what the queues of a group of calls, `refs`, refuse: bodies over maxsize, and groups in divided queues."""
+    """Raise what the queues of a group of calls, `refs`, refuse: bodies over maxsize, groups in divided queues."""
     by_name = {ref.keys.name: ref for ref in refs}
     for name, group in groups:
         if name in by_name:

@@ -1,4 +1,4 @@
-"""The way of an app to its server: URL, keys, connections, clients and queues."""
+"""How an app reaches its server: URL, keys, connections, clients and queues."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ class ConnectedApp:
             if same_server(ServerURL.parse(url), ServerURL.parse(other)):
                 return
         except InvalidOptionError:
-            pass  # it leads nowhere
+            pass  # it names no usable server
         _log.warning(
             "redis_url_not_used", server=str(ServerURL.parse(url)), server_from=self._config.name
         )

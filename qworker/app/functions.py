@@ -83,7 +83,8 @@ def namespace_of(function: Callable[..., Any]) -> dict[str, Any]:
 def replaces(new: Callable[..., Any], old: Callable[..., Any]) -> bool:
     """Whether `new` redefines `old`: a notebook cell or a module that was loaded again.
 
-    Two functions of one name in one source do not, nor do those that a loop creates: calls of both would run the last.
+    Two functions of one name in one source do not replace each other, nor do those that a loop creates: calls of both
+    would run the last.
     """
     old, new = _innermost(old), _innermost(new)
     if not (inspect.isfunction(old) and inspect.isfunction(new)):

@@ -253,7 +253,7 @@ def group(calls: Iterable[Any], /, *, policy: Policy = "all") -> Group[Any] | Th
 
     Up to 10,000 calls, chains and groups. The callback is sent once. With policy "all" that is when all have ended, and
     it gets a list with their values in order, and a `Failure` in the place of each that failed. With "successes" it is
-    when all have succeeded: a dead letter is waited for, until it is redriven. With "first" it gets the first value.
+    when all have succeeded: it waits until dead letters are redriven. With "first" it gets the first value.
     Calls made by `then` are a later step of a `chain`: each gets the value of the step before. All tasks of calls keep
     results (`result="1h"`). Raises `InvalidOptionError`.
     """

@@ -1,4 +1,4 @@
-"""Handles to several messages, and what they came to together."""
+"""Handles to several messages, and their results together."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class RetryPolicy:
     `steps_ms`: the first waits, 0 to about 142,000 years; further ones multiply the last by `factor` (1 to 1000), up to
     `cap_ms`. No steps: the first failure is final. `jitter` (0 to 1): the largest share of a wait that is added at
     random, so that messages that failed together do not return together. A wait is never shorter than asked; with
-    jitter 0.2 it is up to a fifth longer, also than the cap.
+    jitter 0.2 it is up to a fifth longer, even beyond the cap.
 
     `on`: the errors to retry, () for all; `give_up_on`: those not to retry, even if `on` has them. A message that is
     not retried is dead at once, with reason `not_retried`. Time limits are retried regardless of `on`, and so is a

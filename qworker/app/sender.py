@@ -1,4 +1,4 @@
-"""Calls of tasks, and what sends them: a task, or a sender of it with other options."""
+"""Calls of tasks, and their senders: a task, or a sender of it with other options."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Sender", "Then"]
 
-#: Options of a send that each of many calls has for itself.
+#: Options of a send that each of many calls sets for itself.
 _OF_EACH_CALL: Final = ("group", "ordered")
 
 P = ParamSpec("P")

@@ -1,4 +1,4 @@
-"""Schedules of calls: what a task's schedule may ask for, and what Redis stores of one that is added at run time."""
+"""Schedules of calls: the policies that a task's schedule may have, and what Redis stores of one added at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chains and groups consist of: calls, and what is made of calls."""
+"""The parts of chains and groups: calls, and compositions of calls."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class Work(Generic[T_co]):
 
 
 class Following(Generic[A, T_co]):
-    """A later step of a chain: a call, or a group of them, that gets the value before it, an A; its own is a T."""
+    """A later step of a chain: a call or a group that gets the value of the step before, an A; its own is a T."""
 
     __slots__ = ()

@@ -72,7 +72,7 @@ class _Row(NamedTuple):
     kind: Kind
 
     def cells(self) -> list[Cell | str]:
-        """Write it for people, with the meaning of 0 or of no value."""
+        """Write it as a row of the table, with the meaning of 0 or of no value."""
         value, source = self.setting.value, self.setting.source
         meaning = self.kind.none if not value else self.kind.zero if value in _ZEROS else ""
         shown = f"{value} ({meaning})".strip() if meaning else value

@@ -159,12 +159,12 @@ def limits_of(session: Session, queue: str) -> dict[str, tuple[Limit, list[str]]
 
 
 def limit_documents(found: Mapping[str, tuple[Limit, list[str]]]) -> list[dict[str, Any]]:
-    """Write limits for programs."""
+    """Write limits as documents for `--json`."""
     return [{**_document(name, limit), "with": others} for name, (limit, others) in found.items()]
 
 
 def limit_table(found: Mapping[str, tuple[Limit, list[str]]], none: str = "") -> Table:
-    """Write limits for people."""
+    """Write limits as a table."""
     rows = [
         (*_row(name, limit), ", ".join(others) or "-") for name, (limit, others) in found.items()
     ]

@@ -81,9 +81,9 @@ class Gather:
         self._place = steps.keys.queue
 
     def returned(self, ref_of: Callable[[str], QueueRef], *, raises: bool) -> Plan[list[Any]]:
-        """Return the values; the run is parked until the group is decided, or its time is over.
+        """Return the values; parks the run until the group is decided, or its time is over.
 
-        `raises` the first error among them: that of the time, rather one of a call that has ended. `ref_of` opens a
+        `raises` the first error among them; a timeout goes before the error of a call. `ref_of` opens a
         queue by its name.
         """
         steps = self._steps
@@ -95,7 +95,7 @@ class Gather:
         if not steps.has(self.signal):
             yield from self._begin(ref_of)
             self.park()
-            # What has not ended by now is not waited for by later activations, either.
+            # Later activations do not wait for calls that have not ended by now, either.
             yield abandon(steps.keys, [self.group_id], "cancelled")
         state = yield from read_group(steps.keys, self.group_id)
         values = self._values(state)

@@ -31,7 +31,7 @@ class OpenLoop(Protocol):
         """Return the command that forgets groups of calls of items that are done, if there are any."""
 
     def was_kept(self) -> bool:
-        """Note that it is kept; returns whether more steps are to be forgotten."""
+        """Note that it is kept; returns whether there are more steps to forget."""
 
 
 class Item:

@@ -1,7 +1,7 @@
 """Loops of runs, without I/O: which items are done, when that is kept, and where the next activation continues.
 
 Steps within an item are named after it (`rows[57].charge`), so that an activation that begins at a later item finds
-those of its own. Once a position behind an item is kept, the steps of that item are forgotten.
+its own steps. Once a position behind an item is kept, the steps of that item are forgotten.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Loop(Generic[T]):
         self._steps.learn(recalled)
 
     def resume(self) -> bool:
-        """Begin where the last activation has come to; returns False of a loop that has ended."""
+        """Continue where the last activation stopped; returns False if the loop has ended."""
         stored = self._steps.take(self.name)
         if stored is not None:
             kept = _decoder.decode(stored)
@@ -165,7 +165,7 @@ class Loop(Generic[T]):
         self._after = self._encoded(last)
 
     def check_page(self, item: T, after: Any) -> None:
-        """Raise `InvalidOptionError` if a page begins with the item behind which it was to begin."""
+        """Raise `InvalidOptionError` if a page begins with the item that it should follow."""
         assert self._key is not None
         if after is not None and self._key(item) == after:
             raise InvalidOptionError(
@@ -177,7 +177,7 @@ class Loop(Generic[T]):
     # -- items ---------------------------------------------------------------------------------
 
     def finish(self) -> bool:
-        """Note that the item that was given out last is done; returns whether the position is to be kept now."""
+        """Note that the item that was given out last is done; returns whether to keep the position now."""
         item = self.item
         if item is None:
             return False
@@ -243,7 +243,7 @@ class Loop(Generic[T]):
         )
 
     def was_kept(self) -> bool:
-        """Note that the position is kept; returns whether more steps are to be forgotten."""
+        """Note that the position is kept; returns whether there are more steps to forget."""
         self.kept = self.done
         self._due_at = time.monotonic() + self._interval_s
         self._steps.advanced()

@@ -119,7 +119,7 @@ class SyncRun(RunBase):
 
         The position is kept when `every` items (1-1,000,000) are done or `interval` (100 ms to a day) has passed since
         it was kept last, whichever is first; and when the function ends here: at a failure, a sleep, a wait, or a stop
-        of the worker, for which the loop ends between two items. Items that were done after it come again if the
+        of the worker, which ends the loop between two items. Items that were done after it come again if the
         worker dies. Steps within an item are forgotten with it. A second loop of a name is numbered, as steps are.
 
         Raises `SourceShrankError` if there are fewer items than before, `InvalidResultError` for a wrong key,

@@ -135,7 +135,7 @@ class _Run:
 
     @property
     def text(self) -> str:
-        """The result, for people."""
+        """The result as text."""
         text = f"{self.change.done} {count(self.changed.done, 'dead letter')} of {self.queue}"
         if self.changed.gone:
             text += f"; {count(self.changed.gone)} were already gone"
@@ -150,7 +150,7 @@ class _Run:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The result, for programs."""
+        """The result as a document for `--json`."""
         return {
             self.change.done: self.changed.done,
             "foreign": self.changed.foreign,

@@ -72,7 +72,7 @@ def check_filter(wanted: DeadFilter, seen: DeadTally) -> None:
 
 
 def tally_lines(tally: DeadTally) -> dict[str, str]:
-    """Write the groups for people, the largest first."""
+    """Write the groups as lines, the largest first."""
     groups = {
         "by reason": tally.reasons,
         "by error class": tally.error_classes,
@@ -82,7 +82,7 @@ def tally_lines(tally: DeadTally) -> dict[str, str]:
 
 
 def tally_document(tally: DeadTally) -> dict[str, Any]:
-    """Write the groups for programs; '' is none."""
+    """Write the groups as a document for `--json`; '' is none."""
     return {
         "by_reason": dict(tally.reasons.most_common()),
         "by_error_class": dict(tally.error_classes.most_common()),
@@ -126,7 +126,7 @@ class Listing:
 
 
 def dead_letter_document(dead_letter: DeadLetter) -> dict[str, Any]:
-    """Write a dead letter for programs."""
+    """Write a dead letter as a document for `--json`."""
     return {
         "entry_id": dead_letter.entry_id,
         "reason": dead_letter.reason,

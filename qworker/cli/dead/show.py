@@ -1,4 +1,4 @@
-"""One dead letter in full, for people."""
+"""One dead letter in full, as text."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Session:
         self.queues = Queues(self.settings, lambda: self.client)
         #: Seconds after which a call that cannot be made is given up; read when the client is made.
         self.patience_s = _PATIENCE_S
-        #: Whether a node of a Cluster that does not serve is waited for once only; read when the client is made.
+        #: Whether to wait only once for a node of a Cluster that does not serve; read when the client is made.
         self.waits_once = False
         #: Whether the client is for a screen, which looks again and again; read when the client is made.
         self.watches = False

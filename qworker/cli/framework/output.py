@@ -1,4 +1,4 @@
-"""The result of a command: a document for programs and text for people. `--json` chooses which of them is printed.
+"""The result of a command: a document for programs, and text. `--json` prints the document instead of the text.
 
     return Output({"queue": queue, "paused": True}, f"{queue}: paused")
 

@@ -101,8 +101,8 @@ class Queues:
     ) -> dict[str, Inspection | BrokenQueueError]:
         """Inspect queues, all unless some are named, their shards added up; a broken one gives its error.
 
-        `partial`: in a Cluster, leave out queues whose node is away, and name them in `unread`; each node is waited for
-        once. Raises its error if no queue can be read.
+        `partial`: in a Cluster, leave out queues whose node is away, and name them in `unread`; waits once for each.
+        Raises the error of a node if no queue can be read.
         """
         from qworker.client.inspect.peek import inspect
         from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError

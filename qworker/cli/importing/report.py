@@ -1,4 +1,4 @@
-"""The report of an import, for people and programs."""
+"""The report of an import, as text and for `--json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and their bodies for people and programs."""
+"""Messages and their bodies, as text and for `--json`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def stored_line(message: Stored, *, full: bool = False) -> str:
 
 
 def body_document(body: bytes) -> dict[str, str]:
-    """Write a body for programs: as text, or as base64 if it is not UTF-8."""
+    """Write a body for `--json`: as text, or as base64 if it is not UTF-8."""
     try:
         return {"body": body.decode(), "body_encoding": "utf-8"}
     except UnicodeDecodeError:
@@ -64,7 +64,7 @@ def body_document(body: bytes) -> dict[str, str]:
 
 
 def message_document(message: Stored) -> dict[str, Any]:
-    """Write a message for programs."""
+    """Write a message for `--json`."""
     document: dict[str, Any] = {
         "id": message.id,
         "queue": message.queue,
@@ -95,7 +95,7 @@ def message_document(message: Stored) -> dict[str, Any]:
 
 
 def details_document(details: Details) -> dict[str, Any]:
-    """Write the remaining times of a message for programs, in seconds."""
+    """Write the remaining times of a message for `--json`, in seconds."""
     return {
         "ttl_seconds": _seconds(details.ttl_ms),
         "delay_seconds": _seconds(details.delay_ms),
@@ -212,7 +212,7 @@ def _flags(flags: dict[str, str], now_ms: int) -> dict[str, Cell | str]:
 
 
 def delivery_document(message: Message) -> dict[str, Any]:
-    """Write a delivered message for programs."""
+    """Write a delivered message for `--json`."""
     return {
         "id": message.id,
         "queue": message.queue,

@@ -17,7 +17,7 @@ __all__ = ["VERBS"]
 
 
 class AttributesVerb(Verb):
-    """A verb that takes attributes as KEY=VALUE, and says so to those who write them as options."""
+    """A verb that takes attributes as KEY=VALUE, and explains that if they are given as options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the words of the command. Raises `click.UsageError`."""

@@ -1,4 +1,4 @@
-"""Queues for people and programs: rows of a list, one queue in full."""
+"""Queues as text and for `--json`: rows of a list, one queue in full."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def queue_document(
     rates: Mapping[str, float] | None = None,
     full: bool = False,
 ) -> dict[str, Any]:
-    """Write a queue for programs: messages, seconds, bytes. `full` adds attributes and counters."""
+    """Write a queue for `--json`: messages, seconds, bytes. `full` adds attributes and counters."""
     if isinstance(queue, BrokenQueueError):
         return {"queue": name, "broken": {"key": queue.key, "type": queue.found}}
     document: dict[str, Any] = {

@@ -226,7 +226,7 @@ def _watching(
     def poll() -> None:
         shown = 0
         factory = ConnectionFactory(session.server, name="qworker-cli")
-        # A frozen bar does no harm: the send reports the error.
+        # A bar that stops does no harm: the send reports the error.
         with suppress(ServerError), Client(factory) as client:
             while not ended.wait(_POLL_S):
                 stored = stored_by(client)

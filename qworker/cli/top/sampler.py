@@ -1,4 +1,4 @@
-"""What `qworker top` shows: snapshots of queues, workers and reapers, and rates against earlier ones."""
+"""The contents of `qworker top`: snapshots of queues, workers and reapers, and rates against earlier ones."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
 
 
 def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
-    """Write a snapshot for programs."""
+    """Write a snapshot for `--json`."""
     return {
         "server": snapshot.server,
         "now_ms": snapshot.now_ms,
@@ -232,7 +232,7 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_text(snapshot: Snapshot) -> Iterator[str | Block]:
-    """Write a snapshot for people: facts, queues, workers, running handlers."""
+    """Write a snapshot as text: facts, queues, workers, running handlers."""
     facts = headline(snapshot).items()
     yield " · ".join(f"{name} {plain(cell)}" for name, cell in facts)
     yield Heading(f"QUEUES ({len(snapshot.queues)})")

@@ -188,7 +188,7 @@ class _Stacks:
 
     @property
     def problem(self) -> str:
-        """Say why there are silent ones."""
+        """Say why some workers did not answer."""
         refused = [f"{name} {text}" for name, text in self._refused.items()]
         silent = [name for name in self.silent if name not in self._refused]
         if silent:

@@ -109,7 +109,7 @@ class Top(Verbs):
         )
 
     def action_interrupt(self) -> None:
-        """End as a program does that is interrupted."""
+        """End as an interrupted program does."""
         self.exit(return_code=130)
 
     async def action_verb(self, key: str) -> None:

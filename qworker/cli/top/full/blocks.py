@@ -14,7 +14,7 @@ from qworker.cli.framework.terminal import Cell, make_table, plain, styled
 
 __all__ = ["drawn"]
 
-#: A section of a page needs about so much room.
+#: Columns that a section of a page needs, about.
 _COLUMN: Final = 64
 
 

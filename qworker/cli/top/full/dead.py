@@ -1,4 +1,4 @@
-"""Dead letters on the screen: the newest of each queue, grouped by what they died of."""
+"""Dead letters on the screen: the newest of each queue, grouped by their error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STOP: Final = Key(
 
 @dataclass(frozen=True, slots=True)
 class DeadRow:
-    """The dead letters of a queue that died of the same. `whole`: all dead letters of the queue were read."""
+    """The dead letters of a queue with the same error. `whole`: all dead letters of the queue were read."""
 
     queue: str
     group: Group
@@ -175,7 +175,7 @@ class DeadLetters(View[DeadRow]):
         return {queue.queue: queue.dead for queue in self._sample.read() if queue.dead}
 
     def is_due(self) -> bool:
-        """Whether they are to be read again: their numbers have changed, and the last reading was paid for."""
+        """Whether to read them again: their numbers have changed, and enough time has passed since the last reading."""
         if self._sample is None or not self._sample.now_ms:
             return False
         known = (self.only, self.numbers())
@@ -187,7 +187,7 @@ class DeadLetters(View[DeadRow]):
     def take(self, found: Found, known: tuple[str, dict[str, int]]) -> None:
         """Show what was read."""
         self.found, self.problem = found, ""
-        # What was forgotten while it was read is read once more.
+        # Read queues again that changed during this reading.
         self._known = None if self._stale else known
         self._due_s = time.monotonic() + max(1.0, _REST * found.took_s)
         self._all = found.rows

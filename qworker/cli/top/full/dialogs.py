@@ -137,7 +137,7 @@ class Ask(ModalScreen[str | None]):
 
 
 class Page(Screen[None]):
-    """All there is about a row. `write` is called again with every sample; `keys` act on the row."""
+    """Everything about a row. `write` is called again with every sample; `keys` act on the row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,backspace", "back", show=False),
@@ -160,7 +160,7 @@ class Page(Screen[None]):
         self._page_title = title
         self._write = write
         self.keys = tuple(keys)
-        #: What the keys act on, whatever happens to the table meanwhile.
+        #: The row that the keys act on, even if the table changes meanwhile.
         self.row = row
 
     def compose(self) -> ComposeResult:

@@ -1,4 +1,4 @@
-"""What the full screen of `qworker top` draws: the place, figures, tabs, a table, the status, the keys."""
+"""The parts of the full screen of `qworker top`: the place, figures, tabs, a table, the status, the keys."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Drawing(App[None]):
         self._grid.show(self.view)
 
     def say(self, text: str, tone: str = "") -> None:
-        """Show what came of an action above the keys."""
+        """Show the outcome of an action above the keys."""
         self._said = (text, tone, time.monotonic())
         if self._page is not None:
             self._page.say(text, tone)
@@ -181,7 +181,7 @@ class Drawing(App[None]):
         sample = self.shown
         left = Text(" ", no_wrap=True)
         jobs, moved_s = self._jobs()
-        # The latest is shown; what was refused stays until it was read.
+        # Show the latest; a refusal stays until it was read.
         fresh = time.monotonic() - said_s < _SHOWN_S and (tone == "bad" or said_s >= moved_s)
         if text and fresh:
             left.append(plain(text), TONES[tone])

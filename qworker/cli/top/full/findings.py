@@ -1,4 +1,4 @@
-"""The table of what the checks of the doctor found."""
+"""The table of the doctor's findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TONES: Final = {Status.PROBLEM: "bad", Status.WARNING: "warn", Status.OK: "good
 
 
 class Findings(View[Finding]):
-    """What the checks of the doctor found: problems first."""
+    """The doctor's findings: problems first."""
 
     name = "health"
     title = "Health"
@@ -54,7 +54,7 @@ class Findings(View[Finding]):
         return "the checks have not been made yet"
 
     def badge(self) -> tuple[str, str]:
-        """Count what is not ok."""
+        """Count the findings that are not ok."""
         worst = min((_SEVERITY[finding.status] for finding in self._all), default=2)
         number = sum(finding.status is not Status.OK for finding in self._all)
         return (f"{number:,}" if number else "ok" if self._all else "", ("bad", "warn", "")[worst])

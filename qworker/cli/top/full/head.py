@@ -1,4 +1,4 @@
-"""The top of the screen: where it looks, what all queues do together, the tables to choose from."""
+"""The top of the screen: the namespace, the figures of all queues together, the tables to choose from."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Place:
 
 
 def place_line(place: Place, sample: Sample, width: int, glyphs: Glyphs) -> Text:
-    """Write the first line: where, who is there, and since when nothing is."""
+    """Write the first line: the namespace, its workers and reapers, and for how long nothing was read."""
     left = Text(no_wrap=True)
     left.append(f" {plain(place.namespace)} ", _NAME)
     left.append(f" {plain(place.server)}", TONES["dim"])

@@ -1,4 +1,4 @@
-"""What a row of the full screen opens: its page, or the rows behind it."""
+"""Open a row of the full screen: its page, or the rows behind it."""
 
 from __future__ import annotations
 

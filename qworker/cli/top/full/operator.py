@@ -1,4 +1,4 @@
-"""What the operator at the screen does: the functions of the command line, each recorded in the audit trail."""
+"""The actions of the operator at the screen: functions of the command line, each recorded in the audit trail."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["Counted", "Operator"]
 
 _log = structlog.get_logger(__name__)
-#: Dead letters that are looked at before a question.
+#: Dead letters that are read before a question.
 _COUNTED: Final = 20_000
 _ACTS: Final = {"redrive": pages.redrive, "drop": pages.drop}
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Dead letters that fit a filter, as far as was looked, and the server's time then."""
+    """Dead letters that fit a filter, as far as they were read, and the server's time then."""
 
     number: int
     whole: bool
@@ -51,7 +51,7 @@ class Operator:
         self.jobs = Jobs(namespace, self._ended)
 
     def pause(self, queue: str, directions: Collection[str]) -> str:
-        """Pause a queue in some directions; returns what holds then."""
+        """Pause a queue in some directions; returns the directions that are paused then."""
         return self._pauses("queue pause", queue, close=directions)
 
     def resume(self, queue: str) -> str:
@@ -204,7 +204,7 @@ class Operator:
         )
 
     def _recorded(self, verb: str, target: str, act: Callable[[], str]) -> str:
-        """Do it, and write it to the audit trail, with what came of it."""
+        """Do it, and write it to the audit trail, with its outcome."""
         try:
             outcome = act()
         except QworkerError as error:

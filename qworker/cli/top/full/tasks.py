@@ -81,7 +81,7 @@ class Tasks(View[TaskRow]):
         return row.name if row.paused_ms is None else f"{row.name} paused"
 
     def empty(self) -> str:
-        """Say who names tasks."""
+        """Say that workers name tasks."""
         return "no worker reports its tasks"
 
     def badge(self) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What the pages of the screen say: of a queue, a worker, a handler, a dead letter, a finding; and the help."""
+"""Texts of the pages of the screen: a queue, a worker, a handler, a dead letter, a finding; and the help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of the full screen: each asks, changes the namespace apart from the loop, and says what came of it."""
+"""The verbs of the full screen: each asks, changes the namespace in the background, and shows the outcome."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RATE: Final = "10/s"
 
 
 class Verbs(Opening):
-    """The screen with what an operator can do."""
+    """The screen with the actions of an operator."""
 
     def action_pause(self) -> None:
         """Ask in which directions a queue is paused."""
@@ -259,7 +259,7 @@ class Verbs(Opening):
         self.push_screen(Ask(question, detail, **options), answered)
 
     def _do(self, function: Callable[[], str], queue: str = "") -> None:
-        """Do it apart from the loop, say what came of it, and read the queue again."""
+        """Do it in the background, show the outcome, and read the queue again."""
         self.run_worker(self._done(function, queue))
 
     async def _done(self, function: Callable[[], str], queue: str) -> None:

@@ -116,7 +116,7 @@ class Workers(View[Worker]):
         return sample.workers
 
     def name_of(self, row: Worker) -> str:
-        """Name it as it names itself."""
+        """Name it by its own name."""
         return row.name
 
     def urgency(self, row: Worker) -> Any:
