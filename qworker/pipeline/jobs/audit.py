@@ -13,7 +13,7 @@ message is judged by the events that are there.
     duplicate_rows     rows that are there again: a copied file, two archivers; no message is accused because of them
     gaps               holes in the numbers of the journal, and why: `qworker.pipeline.jobs.holes`. A queue that is gone
                        is one if a message of it is unsure: most queues that are removed have nothing left to tell
-    untold             those of them in which anything may have happened: the journal was off, or new, or is gone
+    untold             the gaps in which anything may have happened: the journal was off, or new, or is gone
 
 **The snapshot of Redis.** Messages move while they are read, so absence alone proves nothing. In order: `taken` = the
 server's time; then the messages; then the journal, to its end *after* that. A message counts as lost only if it is not

@@ -55,7 +55,7 @@ class AuditResult:
 
     @property
     def doubts(self) -> dict[str, int]:
-        """What the record cannot show, as numbers: messages that may have ended, and stretches without a record."""
+        """The doubts of the record, as numbers: messages that may have ended, and stretches without a record."""
         numbers = {"unsure": self.unsure, "untold": self.untold}
         return {name: number for name, number in numbers.items() if number}
 

@@ -1,4 +1,4 @@
-"""What a run needs of the one before: messages that may still change, and holes that their ends may be in."""
+"""The state that a run needs of the one before: messages that may still change, and holes that may hide their ends."""
 
 from __future__ import annotations
 

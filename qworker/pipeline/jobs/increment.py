@@ -150,7 +150,7 @@ class Increment:
             )
 
     def seen(self, spark: SparkSession) -> Seen | None:
-        """What `examine` needs of it; None: nothing was read yet. Raises `ArchiveDamagedError` if it is gone."""
+        """The part that `examine` needs; None: nothing was read yet. Raises `ArchiveDamagedError` if it is gone."""
         if self.at is None:
             return None
         self.check_events()
@@ -170,7 +170,7 @@ class Increment:
         ends: Offsets,
         more: Mapping[str, Any] | None = None,
     ) -> Increment:
-        """Write what the next run needs, with the events of the messages `kept`: queue, shard, message_id.
+        """Write the state for the next run, with the events of the messages `kept`: queue, shard, message_id.
 
         `record` reaches to `ends` in the archive. Raises `PipelineError` if it cannot be written; then the next run
         begins where this one did.

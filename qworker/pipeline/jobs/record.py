@@ -1,4 +1,4 @@
-"""Is the record whole? Which events are missing from it and why, and which rows are there twice.
+"""Is the record whole? Finds events that are missing, with the reason, and rows that are there twice.
 
 Numbers of events are dense within an epoch, so what is missing shows; rows `gap` say why, rows `mode` when the journal
 was off, and the offsets of an archive how far its rows must reach. `qworker.pipeline.jobs.holes` has the reasons.
@@ -38,7 +38,7 @@ __all__ = ["Record", "Seen", "examine"]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an earlier audit has seen of the record, until `at`.
+    """The part of the record that an earlier audit has seen, until `at`.
 
     `begins`: shard → its epoch, and the number of the first event that was not seen. `events`: those that still matter,
     and the mode of each journal that does not have everything; `holes`: those that the end of such a message may be in;

@@ -41,7 +41,7 @@ _S3: Final = re.compile(r"s3a?:/+", re.IGNORECASE)
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}", re.IGNORECASE)
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
 _NESTED: Final = re.compile(r"\s*\n\s*(?:↳\s*)?")
-#: Bound what a store that is away costs: without them an error comes after three minutes.
+#: Bound the wait for a store that is away: without them an error comes after three minutes.
 _PATIENCE: Final[Mapping[str, str]] = {
     "max_retries": "4",
     "retry_timeout": "30s",
@@ -288,7 +288,7 @@ def cannot_read(root: Place, error: BaseException) -> PipelineError:
 
 
 def cannot_write(root: Place, error: BaseException, effect: str) -> PipelineError:
-    """The error of an archive that cannot be written. `effect`: what became of it."""
+    """The error of an archive that cannot be written. `effect`: the state that it left."""
     return PipelineError(
         f"the archive {root} cannot be written ({one_line(error)}); {effect}: {_checks(root)}, then run it again"
     )

@@ -99,7 +99,7 @@ def open_table(root: Place, version: int | None) -> DeltaTable:
 
 
 def namespace_of(table: DeltaTable) -> str:
-    """Read of which namespace the events are."""
+    """Read the namespace of the events."""
     return str(table.metadata().configuration[_NAMESPACE_KEY])
 
 
@@ -110,7 +110,7 @@ def options_of(root: Place) -> dict[str, str] | None:
 
 @contextmanager
 def clear_errors(root: Place, effect: str) -> Iterator[None]:
-    """Raise what stops a write as `PipelineError`, but a conflict with another one. `effect`: what became of it."""
+    """Raise what stops a write as `PipelineError`, except a conflict with another write. `effect`: the state then."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 
     try:

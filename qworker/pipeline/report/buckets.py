@@ -1,4 +1,4 @@
-"""Series over time: tables of sums in buckets, one value for each from that of the first event to that of the last."""
+"""Series over time: tables of sums in buckets, one value for each bucket from the first event to the last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def bucket_width(span_s: float) -> int:
 
 
 def carried_width(width_s: int) -> int:
-    """The greatest width of which this one and all that a longer span needs are multiples."""
+    """The greatest width that divides this one and all widths that a longer span needs."""
     return 1 if width_s == 2 else min(width_s, _WEEK_S)
 
 

@@ -7,9 +7,9 @@
 An event is counted when it is read. A message is counted when it cannot change any more: it ended an hour before the
 last event. Others, and dead letters, which may be redriven, are carried as events and counted anew in each run.
 
-What was carried is used only if it fits: all is read again, and the reason is told, if it is of another version of
-qworker, of other targets, of an archive that was made anew or put back; if files or what was carried are gone; or if
-events count no more that were counted, as the journal was rolled back or archived twice.
+Carried sums are used only if they fit. All is read again, and the reason is given, if they are of another version of
+qworker, of other targets, or of an archive that was made anew or put back; if files or carried sums are gone; or if
+events that were counted do not count any more, because the journal was rolled back or archived twice.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FORMAT: Final = 1
 
 
 class UnfitError(Exception):
-    """What was carried does not fit; its text says why."""
+    """The carried sums do not fit; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What the last report has left, and the files that the archive got since."""
+    """The state that the last report left, and the files that the archive got since."""
 
     increment: Increment
     sums: Sums
@@ -102,7 +102,7 @@ def report_increment(
 
 
 def fitting(lake: Lake, scope: Scope) -> Carried | None:
-    """Read what the last report has left; None: there was none. Raises `UnfitError`."""
+    """Read the state that the last report left; None: there was none. Raises `UnfitError`."""
     try:
         increment = Increment.of(lake, "report")
     except ArchiveDamagedError as error:

@@ -1,4 +1,4 @@
-"""Sums: what Spark counts for a report, as tables that add up: those of two stretches of events are those of both.
+"""Sums: the counts of a report, as tables that add up: the sums of two stretches of events make those of both.
 
 So a report can carry them from one run to the next. A table maps a key to whole numbers, each of which is added, or the
 least or greatest of which counts. Times are µs, times of day µs since 1970.
@@ -144,7 +144,7 @@ class Sums:
         return total
 
     def bounded(self) -> Sums:
-        """Leave out what is least of too many tasks, errors and workers."""
+        """Leave out the smallest of too many tasks, errors and workers."""
         tables = dict(self.tables)
         for name, table in TABLES.items():
             if not table.by:

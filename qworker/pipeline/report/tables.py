@@ -79,7 +79,7 @@ def attempts(sums: Sums) -> list[dict[str, int]]:
 
 
 def tasks(sums: Sums) -> dict[str, Any]:
-    """Tasks, the one that ran longest first; and what failed attempts cost."""
+    """Tasks, the one that ran longest first; and the cost of failed attempts."""
     found = []
     for (task,), bins in sums.by("tasks", "task"):
         attempts, failed, run_us, failed_us = (

@@ -40,7 +40,7 @@ class Changed:
 
 
 def add_up(action: str, changed: Iterable[Changed]) -> dict[str, Any]:
-    """Add up what the tasks did: `rows`, `done`, `gone`, `foreign`, and the same per queue."""
+    """Add up the results of the tasks: `rows`, `done`, `gone`, `foreign`, and the same per queue."""
     queues: dict[str, Counter[str]] = {}
     for attempt in changed:
         for queue, counts in attempt.queues.items():

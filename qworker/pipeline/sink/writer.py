@@ -51,7 +51,7 @@ class Prepared:
 
 
 class Written(WriterCommitMessage):
-    """What one task did; in a stream also its query."""
+    """The result of one task; in a stream also its query."""
 
     def __init__(self, done: BulkSent | Changed) -> None:
         self.done = done
@@ -113,7 +113,7 @@ def write_rows(
 def totals_of(
     prepared: Prepared, write_id: str, run_id: str, messages: list[WriterCommitMessage | None]
 ) -> dict[str, Any]:
-    """Add up what the tasks did; for a send, the ledgers count the stored messages."""
+    """Add up the results of the tasks; for a send, the ledgers count the stored messages."""
     done = [message.done for message in messages if isinstance(message, Written)]
     options = prepared.options
     if options.action != "send":

@@ -44,7 +44,7 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What both readers share, in a form that is sent to the tasks."""
+    """The common part of both readers, in a form that Spark sends to the tasks."""
 
     options: ReadOptions
     server: ServerURL
