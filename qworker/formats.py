@@ -1,4 +1,4 @@
-"""Writes numbers, times and foreign text for people."""
+"""Writes numbers, times and foreign text for display."""
 
 from __future__ import annotations
 

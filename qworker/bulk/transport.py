@@ -286,7 +286,7 @@ class Transport:
 
 def _reply(server: ServerConnection, asking: bool) -> Any:
     if asking:
-        # If ASKING is refused, the reply to the call shows it as well.
+        # If the node refuses ASKING, the reply to the call shows it as well.
         with suppress(ResponseError):
             server.connection.read_response()
     return server.connection.read_response()

@@ -1,7 +1,7 @@
 """Kinds of option values: what they accept, their range, and what 0 and None mean.
 
 A kind *checks* values of Python and TOML, and *parses* text of the environment and the command line; both return the
-canonical value. `show` writes it for people.
+canonical value. `show` writes it for display.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Kind:
         return self._checked(self._parsed(text), field)
 
     def show(self, value: object) -> str:
-        """Write a checked value for people, without secrets."""
+        """Write a checked value for display, without secrets."""
         return "" if value is None else str(value)
 
     def _checked(self, value: object, field: str) -> Any:

@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Options)
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A value for people, without passwords, and its source."""
+    """A value as `config show` prints it, without passwords, and its source."""
 
     value: str
     source: str

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["INTERRUPTED", "run_demo"]
 
 INTERRUPTED: Final = 130
-#: Most files of an environment if Spark is to follow, which takes time as well.
+#: Maximum files of an environment if Spark follows, which takes time as well.
 _MOST_JOURNALLED: Final = 2000
 
 

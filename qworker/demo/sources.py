@@ -14,7 +14,7 @@ from qworker.errors import InvalidOptionError
 
 __all__ = ["Source", "Sources", "find_sources"]
 
-#: Most files of an environment, so that the demo takes less than a minute; a PATH has no limit.
+#: Maximum files of an environment, so that the demo takes less than a minute; a PATH has no limit.
 MOST_FILES: Final = 5000
 _NOT_SOURCE: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 

@@ -18,7 +18,7 @@ QworkerError
 │   ├── ShardsChangedError        another client is resharding the queue
 │   ├── QueueExistsError          the queue to create exists already
 │   ├── QueueNotFoundError        no such queue: no key, and no entry in the registry
-│   ├── TooManyLimitsError        the queue has as many limits as it can
+│   ├── TooManyLimitsError        the queue has as many limits as it can hold
 │   ├── LeaseUsedError            the lease id exists already
 │   ├── GhostSendError            a send older than one already stored on its lane
 │   ├── TooLateError              more time asked for when half of the time to live is over

@@ -1,4 +1,4 @@
-"""What all errors are made of: the root of the tree, refusals, and values written for texts."""
+"""The base of all errors: the root of the tree, refusals, and values written for texts."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class ShardsChangedError(RefusedError):
 
 
 class TooManyLimitsError(RefusedError):
-    """The queue has as many limits as it can: one for `*` or `acme/*` holds for many groups."""
+    """The queue has as many limits as it can hold: one for `*` or `acme/*` covers many groups."""
 
     def __init__(self, queue: str, limits: int) -> None:
         super().__init__(queue, limits)

@@ -1,4 +1,4 @@
-"""Groups of calls: that they are listed, that what they are for is there, and that each call they wait for is.
+"""Groups of calls: whether they are listed, whether what follows them exists, and whether the calls they wait for do.
 
 The last one takes a walk through every queue, since a call may be a chain that goes through any of them. A message may
 move against the walk, so a call counts as gone only if two walks meet neither it nor its end.
@@ -27,7 +27,7 @@ __all__ = ["check_calls", "check_joins"]
 _MAX_LEASES: Final = 5000
 _ATTEMPTS: Final = 20
 _PAGE: Final = 500
-#: A group that began since then is not looked at: its calls may be anywhere.
+#: Skip a group that began since then: its calls may be anywhere.
 _SETTLED_MS: Final = 60_000
 _WALKS: Final = 2
 #: Calls that are named.
@@ -151,7 +151,7 @@ def _awaited(client: Client, keys: QueueKeys, name: str) -> dict[int, bool]:
 
 
 def _count(client: Client, group: _Waiting, members: Sequence[int], words: bytes) -> None:
-    """Count ends of calls, as their queues would have told them."""
+    """Count ends of calls, as their queues would have reported them."""
     for first in range(0, len(members), _PAGE):
         some = enumerate(members[first : first + _PAGE], 1)
         ends = [End(number, group.name.encode(), member, words) for number, member in some]
@@ -188,7 +188,7 @@ def _there(
 
 
 def _in_outbox(client: Client, stream: str) -> Iterator[str]:
-    """The messages of an outbox, and those of whose ends it tells."""
+    """The messages of an outbox, and those whose ends it reports."""
     for page in StreamWalk(stream, _PAGE).pages(client.run):
         for _, flat in page:
             fields: dict[bytes, Any] = dict(zip(flat[::2], flat[1::2], strict=True))

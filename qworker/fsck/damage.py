@@ -44,7 +44,7 @@ class Kind(Enum):
 
 
 class Remedy(NamedTuple):
-    """What a repair does, and what else you should do ('' for nothing)."""
+    """The action of a repair, and what else you should do ('' for nothing)."""
 
     repair: str
     then: str = ""
@@ -120,12 +120,12 @@ class Damage:
 
     @property
     def remedy(self) -> Remedy:
-        """What a repair does about it, and what else you should do."""
+        """The action of a repair, and what else you should do."""
         repair, then = REMEDIES[self.kind]
         return Remedy(repair, then.replace("QUEUE", self.queue or "QUEUE"))
 
     def document(self) -> dict[str, Any]:
-        """Write it for programs."""
+        """Write it for `--json`."""
         remedy = self.remedy
         texts = {"kind": self.kind.value, "repair": remedy.repair, "then": remedy.then}
         return {**asdict(self), **texts}

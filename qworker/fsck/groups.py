@@ -1,4 +1,4 @@
-"""Groups: that their slots are those of messages in flight, and that all waiting members have a place."""
+"""Groups: whether their slots match messages in flight, and whether all waiting members have a place."""
 
 from __future__ import annotations
 

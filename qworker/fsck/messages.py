@@ -117,7 +117,7 @@ def check_duplicates(
 
 
 def _pairs(spots: Sequence[Spot]) -> Iterator[tuple[Spot, Spot]]:
-    """Pair what stays with what goes: first copies of one message, then different messages with one id."""
+    """Pair items that stay with those that go: first copies of one message, then different messages with one id."""
     bodies: dict[bytes, list[Spot]] = {}
     for spot in spots:
         envelope = Envelope.parse(spot.item)

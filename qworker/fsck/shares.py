@@ -1,6 +1,6 @@
-"""Limits over several queues: that each shard has the share that was allotted to it.
+"""Limits over several queues: whether each shard has the share that was allotted to it.
 
-A share is written once with its version, so shares of one version differ only if somebody has changed one. A shard
+A share is written once with its version, so shares of one version differ only if another program changed one. A shard
 whose version is older was not reached, or no reaper runs: what it may use beyond its share is still counted as used.
 """
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_calls"]
 
-#: Groups of a queue that are looked at, and how long one may take to be started.
+#: Groups of a queue that are checked, and how long one may take to be started.
 _MOST: Final = 1000
 _STARTS_MS: Final = 60_000
 

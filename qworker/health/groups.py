@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_groups"]
 
-#: Queues that are looked at: those with the most messages in groups.
+#: Queues that are checked: those with the most messages in groups.
 _QUEUES: Final = 20
 #: Of each queue or shard: pages of 250 to 500 groups, and slots.
 _PAGES: Final = 4
@@ -211,7 +211,7 @@ def _slow(read: Iterable[_Groups]) -> Iterator[Finding]:
                 behind[_blocked(group)] += group.waiting
         for name, number in behind.items():
             per_s = limit_of(groups.limits, name).per_s
-            # Without a rate it waits because a handler raised RateLimited: that ends by itself.
+            # Without a rate it waits because a handler raised RateLimited: that passes.
             if per_s is not None and number / per_s > _LONG_S:
                 slow[groups.queue, name] = (number / per_s, number)
     if slow:

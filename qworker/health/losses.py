@@ -1,4 +1,4 @@
-"""What a server would lose now, fault by fault: by its settings, its last snapshot and how far its replicas are."""
+"""Losses of a server, fault by fault: by its settings, its last snapshot and the lag of its replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Extent", "Loss", "Replica", "losses", "replicas"]
 
-#: A server without these settings in its reply does not say them.
+#: Settings that a server's reply may lack.
 _UNKNOWN: Final = "it does not say: allow the commands INFO and CONFIG GET"
 _REPLICA: Final = re.compile(
     r"ip=([^,]*),port=([0-9]+),state=([a-z_]+),offset=([0-9]+),lag=(-?[0-9]+)"
@@ -24,7 +24,7 @@ _REPLICA: Final = re.compile(
 
 
 class Extent(Enum):
-    """How much a fault takes."""
+    """How much a fault loses."""
 
     NOTHING = "nothing"
     LATEST = "the latest"
@@ -34,7 +34,7 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A fault, what it takes of the messages whose send was confirmed, and why or what to do about it."""
+    """A fault, the confirmed messages that it would lose, and why or what to do about it."""
 
     fault: str
     extent: Extent
@@ -53,7 +53,7 @@ class Replica:
 
 
 def losses(facts: NodeFacts, now_ms: int) -> list[Loss]:
-    """List what each fault takes."""
+    """List the losses of each fault."""
     return [
         Loss(
             "A worker is killed, freezes or is cut off",

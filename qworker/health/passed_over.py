@@ -1,4 +1,4 @@
-"""Checks that cannot be made: a node of a Cluster is away, or a stranger has put another type into a key."""
+"""Checks that cannot be made: a node of a Cluster is away, or another program has put another type into a key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AWAY = (UnavailableError, InDoubtError, LoadingError)
 
 
 def not_made(check: str, error: QworkerError, *, clustered: bool) -> Finding | None:
-    """Say why a check was not made; None if the error concerns all that is read of the server."""
+    """Say why a check was not made; None if the error concerns everything that is read from the server."""
     if of_one_key(error):
         return Finding(check, Status.PROBLEM, f"not checked: {error}", FIX_BROKEN)
     if clustered and isinstance(error, _AWAY):

@@ -25,7 +25,7 @@ __all__ = ["OVERDUE_S", "check_queues"]
 
 #: A reaper passes every second, and waits up to 6 s after a gap: a queue that is later than this is not being reaped.
 OVERDUE_S: Final = 10.0
-#: Seconds for which what an ack has sent may wait to be stored in another queue.
+#: Seconds for which a message of an ack may wait to be stored in another queue.
 _WAITS_S: Final = 10.0
 #: Messages of a queue, and runs of it, up to which runs are checked.
 _SHORT: Final = 10_000

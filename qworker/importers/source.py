@@ -39,7 +39,7 @@ class State(StrEnum):
 
 
 class RefusedMessageError(Exception):
-    """A message that cannot be moved: `reason` in one word, `detail` for people. Not raised outside this package."""
+    """A message that cannot be moved: `reason` in one word, `detail` as text. Not raised outside this package."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason, detail)
@@ -68,7 +68,7 @@ class Content:
 class SourceMessage:
     """A message of another system.
 
-    `name` is its id there, for people. `mark` identifies it for as long as it exists there and is never used for
+    `name` is its id there, for display. `mark` identifies it for as long as it exists there and is never used for
     another one. `handle` is for the key that removes it. `content` is None if it cannot be moved: `reason` is one
     word for the count, `detail` says more.
     """

@@ -1,8 +1,8 @@
 """Changes of many dead letters, in the background: started from a screen, shown with progress, stopped at any time.
 
-A change that ends early, because it is stopped, the server goes or this process ends, has lost nothing and done
-nothing twice: the same change again continues with the rest. A drop begins only `UNDO_S` seconds after it was asked
-for: to stop it until then is to undo it, and so is an end of the process.
+A change that ends early, because it is stopped, the server goes away or this process ends, has lost nothing and done
+nothing twice: repeat the change to continue with the rest. A drop begins only `UNDO_S` seconds after it was asked
+for: stopping it until then undoes it, and so does an end of the process.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ __all__ = ["Pass"]
 T = TypeVar("T")
 
 _CHECKS_S: Final = 15.0
-#: A reading of everything comes again after this many times what it took: the server's part of that is below 0.5 %.
+#: The pause between full readings, as a multiple of how long one takes: they use less than 0.5 % of a server's time.
 _REST: Final = 150
 #: Rates are over at least this long.
 _RATE_MS: Final = 5_000

@@ -44,7 +44,7 @@ _SEARCHED: Final = 20_000
 
 
 class Kept(Generic[T]):
-    """A reading of a namespace: made when it is asked for and old, shared by all who ask meanwhile.
+    """A reading of a namespace: made when a viewer asks and the last one is old; viewers who ask meanwhile share it.
 
     `partial`: whether a node of a Cluster is away: the reading is soon made again then.
     """
@@ -122,7 +122,7 @@ class Stacks:
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
         self._lock = threading.Lock()
-        #: Those who ask or wait: each holds a thread, and an answer may take seconds.
+        #: Threads that ask or wait: an answer may take seconds.
         self._asking = threading.BoundedSemaphore(_ASKED)
         self._locks: dict[str, threading.Lock] = {}
         self._kept: dict[str, tuple[float, Sequence[Handler] | None]] = {}
@@ -139,7 +139,7 @@ class Stacks:
                 lock = self._locks.setdefault(worker, threading.Lock())
             with lock:
                 at_s, handlers = self._kept.get(worker, (0.0, None))
-                # What was asked for others meanwhile is an answer too, and so is that there was none.
+                # An answer that another viewer got meanwhile counts, and so does the lack of one.
                 if at_s < came_s - (_STACKS_S if handlers is not None else 0.0):
                     handlers = self._ask(worker)
                     self._kept[worker] = (time.monotonic(), handlers)
@@ -245,7 +245,7 @@ def _queues_with(namespace: Namespace, part: Callable[[QueueKeys], str]) -> list
 
 
 def _handler(fields: dict[str, Any]) -> Handler:
-    """Read what a worker says of a handler; workers of other versions say other things."""
+    """Read a worker's description of a handler; other versions describe handlers differently."""
 
     def word(name: str) -> str:
         value = fields.get(name)

@@ -1,4 +1,4 @@
-"""What a dashboard knows at one instant."""
+"""The state that a dashboard shows at one instant."""
 
 from __future__ import annotations
 

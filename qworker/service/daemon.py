@@ -129,7 +129,7 @@ class Daemon:
         return None
 
     def _passed(self, tick: Tick | None) -> None:
-        # In the loop's thread and nowhere else: systemd hears of passes, not of a process that merely exists.
+        # Only in the loop's thread: the watchdog of systemd must see passes, not a process that merely exists.
         if not self._ready:
             self._ready = True
             self._notifier.ready()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["consume"]
 
 _log = structlog.get_logger(__name__)
-#: What the reaper gets beyond the grace time, at whose begin it was asked to stop.
+#: Time that the reaper gets beyond the grace time; it was asked to stop when that began.
 _REAPER_S: Final = 0.1
 #: Queues and tasks named in the first line of the log.
 _NAMED: Final = 20

@@ -1,4 +1,4 @@
-"""Make the searches for servers: ask what they want to know, one search at a time for all tasks of an event loop.
+"""Run searches for servers: ask their questions, one search at a time for all tasks of an event loop.
 
 The answer to one task, as the map of a Cluster, mostly serves all.
 """

@@ -102,7 +102,7 @@ class ServerURL:
 
     @property
     def address(self) -> str:
-        """The server's address for people: "host:port", several of them, a socket path, or "embedded:…"."""
+        """The server's address for display: "host:port", several of them, a socket path, or "embedded:…"."""
         if self.scheme == "embedded":
             return f"embedded:{self.path or ''}"
         if self.scheme == "unix":
@@ -125,7 +125,7 @@ class ServerURL:
         return self.scheme.endswith("+sentinel")
 
     def revealed(self) -> str:
-        """Write the URL with its passwords, for another process to parse; never for people."""
+        """Write the URL with its passwords, for another process to parse; never for display."""
         return self._written(lambda password: quote(password, safe=""))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Logs: structlog to stderr, as JSON for machines or readable lines for people.
+"""Logs: structlog to stderr, as JSON or as readable lines.
 
     configure_logs()                                # once, at the start of a process
     log = logger(__name__)                          # qworker.telemetry.logger
@@ -164,7 +164,7 @@ def _text(value: object) -> str:
 
 
 def _words(value: object) -> str:
-    """Write a value for people: a list of names without Python's brackets and quotes."""
+    """Write a value for a readable line: a list of names without Python's brackets and quotes."""
     if isinstance(value, list | tuple) and value and all(isinstance(name, str) for name in value):
         return ", ".join(value)
     return value if isinstance(value, str) else repr(value)

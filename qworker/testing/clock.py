@@ -27,7 +27,7 @@ __all__ = ["advance", "age", "group_starts_in_ms", "keys_of", "record_reap"]
 
 #: The due time of held messages.
 _NEVER_MS: Final = 2**53
-#: From here on scores of delayed are no times: seats in groups, and held messages.
+#: From here on scores of delayed are not times: seats in groups, and held messages.
 _SEATS_FROM: Final = 2**52
 #: Flags of an envelope that are instants: expiry, first receive, ready since, unknown since.
 _INSTANTS: Final = (b"x=", b"f=", b"t=", b"k=")
@@ -84,7 +84,7 @@ def _age_groups(redis: Redis, name: str, by_ms: int) -> None:
 def group_starts_in_ms(app: QWorker, keys: QueueKeys) -> int | None:
     """Return the ms until the rate of a group lets its next message start; None if none waits for one.
 
-    A wait that a handler asked for (`RateLimited`) is none: a test lets it pass by `advance`.
+    Ignores a wait that a handler asked for (`RateLimited`): a test lets it pass by `advance`.
     """
     with app.client.factory.redis(keys.meta) as redis:
         now_ms = _now_ms(redis)

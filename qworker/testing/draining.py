@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Drained", "drain"]
 
 _TICK_MS: Final = 1000
-#: From here on scores of delayed are no due times: of members of groups, and of held messages.
+#: From here on scores of delayed are not due times: those of members of groups, and of held messages.
 _NEVER_MS: Final = 2**52
 
 

@@ -1,8 +1,8 @@
 """Users of the dashboard and their rights.
 
 An application gives a function `authorize(request)`: it knows the user, from a session, a header of a proxy, a client
-certificate. Without one, `qworker web` listens on loopback only, and lets in who has the link that it prints: any
-process of the host can connect to loopback, and a page of another site can make a browser do so.
+certificate. Without one, `qworker web` listens on loopback only, and admits the browser that opens the link that it
+prints: any process of the host can connect to loopback, and a page of another site can make a browser do so.
 """
 
 from __future__ import annotations

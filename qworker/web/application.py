@@ -181,7 +181,7 @@ class Dashboard:
                 yield _event(sent)
 
     async def _allowed(self, request: Request) -> Access | Response | None:
-        """Ask who a request is from; None if it is refused."""
+        """Return the access of a request's user; None if it is refused."""
         try:
             return _seen_by(request, await self._guard.access(request))
         except HTTPException:
@@ -270,7 +270,7 @@ class Dashboard:
         look = self._writer.look(request, _NOBODY, self.sampler.sample)
         page = error_page(status, text, title)
         if "text/event-stream" in request.headers.get("accept", ""):
-            # In the place of figures that would get old; the browser asks again, and somebody may have signed in.
+            # Replaces figures that would get old; the browser asks again, and the user may have signed in by then.
             live = render(page.template, self._writer.context(page, look), live=True)
             return Response(_event(live), media_type="text/event-stream")
         refreshes = status == 503 and request.method in ("GET", "HEAD")

@@ -45,7 +45,7 @@ def show_body(message: Stored, redact: Redact | None) -> Body:
 
 
 def show_value(value: bytes, task: str, redact: Redact | None) -> Body:
-    """Write what a task returned or recorded, through the hook too; of a task that is not known any more nothing."""
+    """Write a value that a task returned or recorded, through the hook too; nothing if the task is unknown by now."""
     if redact is not None and not task:
         return Body(
             "", "not shown: its task is not known any more, so the redaction hook cannot decide"

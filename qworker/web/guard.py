@@ -72,7 +72,7 @@ class SecureHeaders:
 
 
 class Guard:
-    """Asks who a request is from, and refuses changes that come from pages of others.
+    """Finds the user of a request, and refuses changes that come from pages of other sites.
 
     `origins`: further origins of our own pages, as `https://ops.example.com`, for a proxy that rewrites the host.
     """

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Live", "Lives"]
 
-#: A page with readings of its own is written again after this many times what that took, times the number of such
-#: pages: together they use less than a percent of the server's time. At most this many seconds later.
+#: The pause before a page with its own readings is written again, as a multiple of how long that takes and of the
+#: number of such pages: together they use less than a percent of the server's time. And the longest pause, in seconds.
 _REST: Final = 150
 _LONGEST_S: Final = 60.0
 

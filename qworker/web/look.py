@@ -53,7 +53,7 @@ class Look:
 
     @property
     def embedded(self) -> bool:
-        """Whether a page of others asks for it as a card."""
+        """Whether a page of another site asks for it as a card."""
         return self.query.get("embed") == "1"
 
     @property
@@ -73,7 +73,7 @@ class Page:
     status: int = 200
     #: Whether it has a part that changes.
     changes: bool = True
-    #: Whether pages of others may show it in a frame: nothing on it changes anything for who may only view.
+    #: Whether pages of other sites may show it in a frame: a user who may only view can change nothing on it.
     card: bool = False
     #: Whether it has readings of its own, so that it is not written again with every sample.
     reads: bool = False

@@ -34,7 +34,7 @@ def asgi(
     """Make the dashboard of an app's namespace, an ASGI application.
 
     `authorize(request)` returns the `Access` of a request's user, None for no access, or a response such as a redirect
-    to a login page; it is a coroutine function, or a plain one, which runs on a thread. `read_only`: nobody may change
+    to a login page; it is a coroutine function, or a plain one, which runs on a thread. `read_only`: no user may change
     anything. `origins`: origins of the dashboard's own pages, as `https://ops.example.com`, if a proxy rewrites the
     Host header. `redact(task, body)` gets what a body holds (bytes if it is not JSON) and returns what a page shows of
     it. `frame_ancestors`: origins whose pages may frame cards, as `https://grafana.example.com`.

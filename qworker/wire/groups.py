@@ -1,4 +1,4 @@
-"""Names of groups: of messages that take turns, and of what limits apply to; and the slots of their deliveries."""
+"""Names of groups, of messages that take turns or share limits; and the slots of their deliveries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def parent_of(name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """Return a stored name for people."""
+    """Return a stored name for display."""
     return f"{name[1:]} (ordered)" if name.startswith(ORDERED) else name
 
 

@@ -109,12 +109,12 @@ class QueueKeys:
         self.journal = base + "journal"
         #: HASH reader of the journal → `<epoch>-<last entry read> <ms>`.
         self.readers = base + "readers"
-        #: HASH destination → lane and last number of what acks bring about in other queues (see `lua/lib/ends.lua`).
+        #: HASH destination → lane and last number of what acks send to other queues (see `lua/lib/ends.lua`).
         self.out = base + "out"
         #: HASH mark of a message of another system → its id here, during an import.
         self.imported = base + "imported"
-        #: What groups keep, see `lua/lib/groups.lua`: HASH group → its state, ZSET group → its turn, ZSET of the groups
-        #: of parents, ZSET group → until when it waits, HASH delivered message → group, HASH group → its limits.
+        #: The state of groups (`lua/lib/groups.lua`): HASH group → its state, ZSET group → its turn, ZSET of groups of
+        #: parents, ZSET group → until when it waits, HASH delivered message → group, HASH group → its limits.
         self.groups = base + "groups"
         self.turns = base + "turns"
         self.children = base + "children"
@@ -124,7 +124,7 @@ class QueueKeys:
         #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
         self.bulk_prefix = base + "bulk:"
 
-        #: STRING per message that ended, which expires: what it came to (see `result`). Also a channel.
+        #: STRING per message that ended, which expires: how it ended (see `result`). Also a channel.
         self.result_prefix = base + "result:"
         #: STREAM per message, which expires: the entries of its feed. Also a channel.
         self.feed_prefix = base + "feed:"

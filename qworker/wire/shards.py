@@ -24,7 +24,7 @@ _MARKED: Final = re.compile(rb"(open|draining) (\d{1,2}) (\d{1,16})")
 class Shards(msgspec.Struct, frozen=True):
     """Shards 0 to `active` - 1 take messages; those up to `kept` - 1 are draining.
 
-    `epoch`: when the queue was divided so, in ms by its server's clock; grows with every change. 0: never divided.
+    `epoch`: when the queue got this division, in ms by its server's clock; grows with every change. 0: never divided.
     """
 
     active: int = 1

@@ -162,7 +162,7 @@ class StoreDirectory:
     def record(self) -> dict[str, str]:
         """Read engine.json: engine, version, binary, socket; empty if there is none.
 
-        `binary` is information for people: it is never run.
+        `binary` is for information only: it is never run.
         """
         path = self.path / "engine.json"
         try:

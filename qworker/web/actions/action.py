@@ -43,7 +43,7 @@ class Doing:
 
     @property
     def subject(self) -> str:
-        """What the action is done to: the queue, and what the path or the form names in it."""
+        """The subject of the action: the queue, and the item that the path or the form names in it."""
         within = self.names.get("message") or self.form.get("name", "")
         return f"{self.queue or self.form.get('queue', '')} {within}".strip()
 
@@ -52,8 +52,8 @@ class Doing:
 class Done:
     """The outcome of an action, and the path of the page that shows it.
 
-    `target` stands in the audit trail in place of the subject. `begin` starts what goes on in the background, when the
-    entry of the trail is written.
+    `target` stands in the audit trail in place of the subject. `begin` starts background work once the entry of the
+    trail is written.
     """
 
     outcome: str
@@ -72,7 +72,7 @@ class Action:
 
 
 def act(action: Action, doing: Doing) -> tuple[str, Done]:
-    """Do it, and record it; returns the entry of the audit trail. What fails is recorded too, and raised."""
+    """Do it, and record it; returns the entry of the audit trail. Records a failure too, and raises it."""
     user, namespace, queue = doing.access.user, doing.namespace, doing.queue
     if queue:
         check_queue(queue)

@@ -162,7 +162,7 @@ def _waits(group: CallGroup) -> str:
 
 
 def _note(call: EndedCall, look: Look) -> str:
-    """Say what a call came to; values pass the hook, which does not know their task."""
+    """Say how a call ended; values pass the hook, which does not know their task."""
     if call.state == "ok":
         if call.closed:
             return call.closed

@@ -1,4 +1,4 @@
-"""Dead letters: grouped by what they died of, found by a filter, one in full; and the question before a change."""
+"""Dead letters: grouped by error, found by a filter, one in full; and the question before a change."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def filter_of(query: Mapping[str, str]) -> DeadFilter:
 
 
 def written(query: Mapping[str, str]) -> str:
-    """Write a filter as the command line does, for people."""
+    """Write a filter as options of the command line."""
     parts = [
         f"--{name.replace('_', '-')} {safe(query[name].strip())}"
         for name in FIELDS

@@ -1,4 +1,4 @@
-"""What can be lost: each fault of the server, and what it takes with the present settings."""
+"""What can be lost: each fault of the server, and its losses with the present settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRADES: Final = {
 
 
 def durability(look: Look) -> Page:
-    """Show what each fault takes of the messages whose send was confirmed, for each server of the namespace."""
+    """Show the confirmed messages that each fault would lose, for each server of the namespace."""
     found = look.readings.durability.get()
     return Page(
         "durability.html",

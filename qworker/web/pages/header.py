@@ -1,4 +1,4 @@
-"""What is stored with a message, in words: its kind, its place, its header, and the chain that it is a step of."""
+"""The stored data of a message, in words: its kind, its place, its header, and the chain that it is a step of."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def place_of(one: Stored, now_ms: int) -> str:
 
 
 def headers_of(one: Stored, inspection: Inspection) -> list[tuple[str, str]]:
-    """Name what the header of a message says; what is not set is left out."""
+    """Name the fields of a message's header; leaves out those that are not set."""
     now_ms, flags = inspection.now_ms, one.flags
 
     def moment_of(flag: str) -> str:

@@ -20,7 +20,7 @@ _ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
 
 
 def health(look: Look) -> Page:
-    """Show what the doctor found, the worst first."""
+    """Show the doctor's findings, the worst first."""
     findings = look.sample.findings
     if findings is not None:
         findings = sorted(findings, key=lambda finding: _ORDER[finding.status])
@@ -28,7 +28,7 @@ def health(look: Look) -> Page:
 
 
 def audit(look: Look) -> Page:
-    """Show what operators did, the latest first."""
+    """Show the actions of operators, the latest first."""
     before = look.query.get("before", "")
     before = before if _ENTRY.fullmatch(before) else ""
     namespace = look.namespace

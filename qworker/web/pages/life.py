@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "steps_of"]
 
-#: What ends a delivery: in words, and its tone.
+#: The end of a delivery: in words, and its tone.
 _ENDS: Final = {
     "acked": ("done", "good"),
     "nacked": ("failed, to be retried", "warn"),
@@ -49,7 +49,7 @@ class Step:
 
 
 def steps_of(told: Life, until_ms: int | None) -> Iterator[Step]:
-    """Tell the life of a message; `until_ms`: now, of one that has not ended."""
+    """Write the life of a message as steps; `until_ms`: now, if it has not ended."""
     events = told.events
     if not events:
         return

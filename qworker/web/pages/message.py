@@ -1,4 +1,4 @@
-"""One message: where it is, what it came to, its life, header and body; the questions before it is changed."""
+"""One message: where it is, its result, its life, header and body; the questions before it is changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["confirm_cancel", "confirm_delete", "message"]
 
-#: Messages that a page looks at, and at most.
+#: Messages that a page reads, and at most.
 _READ: Final = 5_000
 _READ_MOST: Final = 500_000
 #: Bytes of the journal that a page reads, and at most.
@@ -37,7 +37,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
 
 
 def message(look: Look) -> Page:
-    """Show one message: where it is now, what it came to, its life, its headers and its body."""
+    """Show one message: where it is now, its result, its life, its headers and its body."""
     name, message_id = look.names["queue"], look.names["message"]
     if inspection_of(look) is None:
         return unknown(name)
@@ -191,7 +191,7 @@ def _only(searched: Searched, message_id: str) -> Searched:
 
 
 def _outcome(look: Look, ref: QueueRef, message_id: str) -> tuple[Outcome | None, str]:
-    """Read what a message came to, or why that cannot be read."""
+    """Read the result of a message, or why it cannot be read."""
     if len(message_id) > 64:
         return None, ""
     try:
@@ -207,7 +207,7 @@ def _value(outcome: Outcome | None, task: str, look: Look) -> Body | None:
 
 
 def _verbs(look: Look, one: Stored | None) -> list[tuple[str, str, dict[str, str], bool]]:
-    """Return what may be done to a message: the verb, the text of its button, its fields, and whether it destroys."""
+    """Return the actions on a message: the verb, the text of its button, its fields, and whether it destroys."""
     if one is None or not one.id:
         return []
     verbs: list[tuple[str, str, dict[str, str], bool]] = []

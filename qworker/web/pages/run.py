@@ -31,7 +31,7 @@ __all__ = ["confirm_cancel_run", "run"]
 
 _STEPS: Final = 500
 _EXCERPT: Final = 200
-#: A pause before a step that is worth a word.
+#: A pause before a step that is long enough to be shown.
 _GAP_S: Final = 1.0
 #: Messages of a queue, dead ones too, up to which it is searched for the message of a run that does not sleep or wait.
 _SEARCHED: Final = 20_000
@@ -133,7 +133,7 @@ def _shards(ref: QueueRef) -> Any:
 
 
 def _result(look: Look, ref: QueueRef, status: RunStatus) -> tuple[Body | None, str]:
-    """Read what a run that has ended came to."""
+    """Read the result of a run that has ended."""
     if not status.ended:
         return None, ""
     try:
@@ -184,7 +184,7 @@ def _stages(
 def _step(
     part: Part[RunStep], before_ms: int, axis: tuple[int, int], status: RunStatus, look: Look
 ) -> Step:
-    """Write a step; `before_ms`: when what comes before it had ended, which a signal was waited for from."""
+    """Write a step; `before_ms`: when the step before it ended, from which a wait for a signal counts."""
     one = part.of
     signal = one.name.startswith("!")
     late = signal and not (one.value or one.closed)

@@ -107,7 +107,7 @@ def confirm_drain(look: Look) -> Page:
 
 
 def tone_of(found: Worker) -> tuple[str, str]:
-    """Say how a worker does, and the tone of that."""
+    """Describe the state of a worker, with its tone."""
     if found.is_gone:
         return "gone", "bad"
     return ("leaving", "warn") if found.described.leaving else ("alive", "good")
