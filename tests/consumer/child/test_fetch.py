@@ -536,6 +536,37 @@ def make_suspects(app: QWorker, number: int) -> None:
             redis.rpush(keys.suspect, item.replace(b" 0 0 0 0\n", b" 2 0 0 2\n"))
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(CLUSTERED, reason="counts the commands of one node")
+def test_a_busy_child_leaves_the_bell_of_a_suspect_to_others_for_a_moment(app: QWorker) -> None:
+    """It rings again for them, and must not hear only itself, as fast as it can."""
+    gate, running_on, handled = threading.Event(), list[int](), list[int]()
+
+    @app.task(queue="other")
+    def hold() -> None:
+        running_on.append(1)
+        gate.wait(DEADLINE_S)
+
+    @app.task
+    def handle(n: int) -> None:
+        handled.append(n)
+
+    default = app.queue("default")
+    default.pause("out")
+    handle.send(1)
+    make_suspects(app, 1)
+    with running(app, concurrency=2), redis_of(app) as redis:
+        hold.send()
+        until(lambda: running_on)
+        default.resume()
+        before = redis.info("commandstats")["cmdstat_blpop"]["calls"]
+        time.sleep(1.0)
+        heard = redis.info("commandstats")["cmdstat_blpop"]["calls"] - before
+        gate.set()
+        until(lambda: handled)
+    assert heard < 30
+
+
 @pytest.mark.parametrize("takes_suspects", [True, False])
 def test_a_suspect_runs_alone(app: QWorker, takes_suspects: bool) -> None:
     """While a suspect runs its child runs nothing else, however many could."""

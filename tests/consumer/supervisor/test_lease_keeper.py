@@ -220,6 +220,34 @@ def test_a_lease_that_its_child_is_just_noting_is_not_lost(
     assert scene.keeper.lost == 0
 
 
+def test_the_next_lease_of_a_slot_is_not_lost_for_the_one_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that ends while it is extended is gone by then, and the slot may hold another."""
+    batch = scene.receive(0, [R])
+    scene.board.leases.set_deadline(0, boot_time())
+    client = scene.app.client
+    execute = client.execute
+
+    def settled(command: Command[object], **options: float) -> object:
+        monkeypatch.undo()
+        (view,) = scene.board.leases.views()
+        outcomes = Outcomes(view.lease_id)
+        outcomes.acks.append(batch.indices[0])
+        execute(settle(scene.keys, [outcomes]))
+        scene.board.leases.free(0)
+        scene.receive(0, [R])
+        return execute(command, **options)
+
+    monkeypatch.setattr(client, "execute", settled)
+    deadline = boot_time() + 30.0
+    scene.keeper.extend_due(scene.boards())
+    (view,) = scene.board.leases.views()
+    assert not scene.board.leases.lost(0)
+    assert view.deadline < deadline + 30.0
+    assert (scene.keeper.lost, scene.keeper.extended) == (0, 0)
+
+
 def test_a_broken_queue_does_not_keep_others_from_being_extended(scene: Scene) -> None:
     """An extension that one queue refuses is logged; leases of the others are extended."""
     scene.receive(0, [R])
