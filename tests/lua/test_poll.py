@@ -11,10 +11,9 @@ from qworker.wire.keys import QueueKeys
 from tests.lua.drive import Drive, own
 
 
-def others(number: int) -> list[QueueKeys]:
-    """Queues that do not exist."""
-    namespace = f"n{uuid.uuid4().hex[:8]}"
-    return [QueueKeys(namespace, f"q{n}") for n in range(number)]
+def others(drive: Drive, number: int) -> list[QueueKeys]:
+    """Queues that do not exist, of the same name in other namespaces: in a Cluster in the same slot."""
+    return [QueueKeys(f"n{uuid.uuid4().hex[:8]}", drive.keys.queue) for _ in range(number)]
 
 
 def test_all_levels_and_the_suspects_are_reported(engine_drive: Drive) -> None:
@@ -24,7 +23,7 @@ def test_all_levels_and_the_suspects_are_reported(engine_drive: Drive) -> None:
     drive.send("c", priority=9)
     drive.send("d", delay_ms=50)
     drive.redis.rpush(drive.keys.suspect, own("e"))
-    before, behind = others(12), others(12)
+    before, behind = others(drive, 12), others(drive, 12)
     assert drive.run(poll([*before, drive.keys, *behind])).available == {12: Available(3, 1)}
     assert drive.run(poll([drive.keys])).available == {0: Available(3, 1)}
     assert drive.run(poll([])).available == {}
@@ -52,7 +51,7 @@ def test_a_queue_whose_output_is_paused_gives_nothing(
 def test_a_key_of_another_type_is_named_and_harms_no_other_queue(drive: Drive, part: str) -> None:
     """The queue is reported as broken, with its key, and the next one is counted."""
     drive.send("a")
-    [broken] = others(1)
+    [broken] = others(drive, 1)
     drive.redis.rpush(broken.ready[0], own("b"))
     key = broken.meta.removesuffix("meta") + part
     drive.redis.delete(key)
@@ -68,9 +67,9 @@ def test_priorities_in_use_are_named_if_asked_for(engine_drive: Drive) -> None:
     drive.send("a", priority=9)
     drive.send("b", priority=2)
     drive.redis.delete(drive.keys.ready[9], drive.keys.ready[2])
-    [plain, odd] = others(2)
+    [plain, odd] = others(drive, 2)
     drive.redis.set(odd.meta, "x")
-    ran = drive.run(poll([plain, odd, *others(11), drive.keys], levels=True))
+    ran = drive.run(poll([plain, odd, *others(drive, 11), drive.keys], levels=True))
     assert ran == ({}, {13: (2, 9)})
     assert drive.run(poll([drive.keys])).levels == {}
     drive.redis.delete(odd.meta)
@@ -81,7 +80,7 @@ def test_a_glance_counts_lists_with_messages(engine_drive: Drive) -> None:
     drive = engine_drive
     drive.send("a", delay_ms=50)
     drive.redis.rpush(drive.keys.wake, "1")
-    [empty] = others(1)
+    [empty] = others(drive, 1)
     assert drive.run(glance([(drive.keys, ()), (empty, (3,))])) == 0
     drive.send("b", "c")
     drive.send("d", priority=9)
