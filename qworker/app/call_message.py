@@ -34,10 +34,12 @@ class CallMessages(Generic[P, R]):
         #: How long the results of its messages are kept; None if they are not, as of a message that is acked first.
         self._keep_ms = None if options.visibility_ms == 0 else task.task_options.result_ms
 
-    def first_message(self, body: bytes, queue: QueueRef, chain: str, group: str) -> NewMessage:
-        """Make the first message of a chain; `chain` is its flag j."""
+    def first_message(
+        self, body: bytes, queue: QueueRef, chain: str, group: str, message_id: str
+    ) -> NewMessage:
+        """Make the first message of a chain; `chain` is its flag j, `message_id` begins the ids of its steps."""
         flags = {**_flags(outgoing(), None, run=False), "j": chain}
-        return self._message(body, queue, None, flags, group=group)
+        return self._message(body, queue, None, flags, group=group, message_id=message_id)
 
     def group_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the stored name of the group of a call; options of the send go before those of the task."""
@@ -56,6 +58,7 @@ class CallMessages(Generic[P, R]):
         flags: dict[str, str] | None = None,
         *,
         group: str = "",
+        message_id: str | None = None,
     ) -> NewMessage:
         keep_ms = self._keep_ms
         if flags is None and (trace or keep_ms):
@@ -66,7 +69,7 @@ class CallMessages(Generic[P, R]):
             self._options,
             flags=flags,
             sending=self._run_middleware if self.task.app.middleware else None,
-            message_id=self._message_id,
+            message_id=message_id or self._message_id,
             group=group,
         )
 

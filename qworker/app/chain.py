@@ -9,7 +9,7 @@ from qworker.app.composition_checks import check_part
 from qworker.app.handle import Handle
 from qworker.app.sender import Call, Then
 from qworker.app.work import Following, Work
-from qworker.client.steps import Step, end_flag, groups_of, with_steps
+from qworker.client.steps import Step, end_flag, groups_of, queues_of, with_steps
 from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
@@ -163,11 +163,13 @@ class Chain(Composed[R_co]):
         """Make the first message, and a handle to the result of the last one."""
         if keeps:
             self.last.check_keeps()
-        steps = self._later(queue.ids.message_id(), keeps=keeps)
+        message_id = queue.ids.message_id()
+        steps = self._later(message_id, keeps=keeps)
         sender, end = first.sender, steps[-1].fan.callback if steps[-1].fan else steps[-1]
         body, flag = with_steps(first.body, steps), end_flag(sender.task.name, steps)
-        message = sender.first_message(body, queue, flag, first.group)
-        return message, Handle(self.app, end.queue, end.id, self.last.task, chained=True)
+        message = sender.first_message(body, queue, flag, first.group, message_id)
+        queues = (sender.task.queue, *queues_of(steps))
+        return message, Handle(self.app, end.queue, end.id, self.last.task, chain=queues)
 
 
 def _not_a_step(step: object, written: str) -> InvalidOptionError:

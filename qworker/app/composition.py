@@ -17,7 +17,7 @@ from qworker.app.trace import outgoing
 from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
 from qworker.client.follow import Opened, open_fan
-from qworker.client.steps import Sending, Step, Writer, groups_of
+from qworker.client.steps import Sending, Step, Writer, groups_of, queues_of
 from qworker.errors import GroupStartedError
 from qworker.wire.codec import decode_call
 
@@ -155,10 +155,11 @@ class Start:
         self._groups = groups_of(steps)
         end = steps[-1].fan.callback if steps[-1].fan else steps[-1]
         self._end = end.queue, end.id
+        self._queues = tuple(queues_of(steps))
 
     def handle(self) -> Handle[Any]:
         """Make a handle to the result."""
-        return Handle(self._app, *self._end, self._last.task, chained=True)
+        return Handle(self._app, *self._end, self._last.task, chain=self._queues)
 
     def plan(self, queue: QueueRef, refs: Iterable[QueueRef]) -> Plan[None]:
         """Begin the group in its queue. `refs`: the queues of its messages, whose limits are checked first."""

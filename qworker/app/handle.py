@@ -58,7 +58,7 @@ class Handle(Generic[R]):
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
     """
 
-    __slots__ = ("_app", "_chained", "_task", "id", "queue")
+    __slots__ = ("_app", "_chain", "_chained", "_task", "id", "queue")
 
     def __init__(
         self,
@@ -67,10 +67,11 @@ class Handle(Generic[R]):
         message_id: str,
         task: Keeper | None = None,
         *,
-        chained: bool = False,
+        chain: tuple[str, ...] = (),
     ) -> None:
-        # The last message of a chain is sent after the others have ended.
-        self._chained = chained
+        # The last message of a chain is sent after the others have ended, which are in these queues.
+        self._chain = chain
+        self._chained = bool(chain)
         self._app = app
         self._task = task
         self.queue = check_queue(queue)
@@ -166,14 +167,15 @@ class Handle(Generic[R]):
     def cancel(self, *, calls: bool = False) -> Cancellation:
         """Cancel the message: it does not run, or its handler is asked to stop; the answer says which, or too late.
 
-        Of a group of calls that has not ended, its calls are cancelled, too. `calls`: and those that a run gathers. See
-        `Cancellation`. A wait for its result ends with `TaskEndedError` once it has. Raises `ServerError`.
+        Of a chain, the step that waits or runs is cancelled, and no later one is sent; of a group of calls that has not
+        ended, its calls. `calls`: and those that a run gathers. See `Cancellation`. A wait for its result ends with
+        `TaskEndedError` once it has. Raises `ServerError`.
         """
-        return self._app.queue(self.queue).cancel(self.id, calls=calls)
+        return self._app.queue(self.queue).cancel(self.id, calls=calls, queues=self._chain)
 
     async def acancel(self, *, calls: bool = False) -> Cancellation:
         """Cancel in async code, as `cancel` does."""
-        return await self._app.aqueue(self.queue).cancel(self.id, calls=calls)
+        return await self._app.aqueue(self.queue).cancel(self.id, calls=calls, queues=self._chain)
 
     def _value(self, outcome: Outcome | Gone | None, seconds: float | None) -> R:
         if outcome is None or (isinstance(outcome, Gone) and self._chained):

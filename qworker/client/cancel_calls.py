@@ -1,4 +1,4 @@
-"""Cancel groups of calls with the messages of their calls, and runs with the calls that they gather."""
+"""Cancel groups of calls with the messages of their calls."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from qworker.client.by_id import delete_waiting
-from qworker.client.calls import call_group, read_group
-from qworker.client.cancel import Cancellation, leave_tombstone
-from qworker.client.cancel import cancel as cancel_message
+from qworker.client.calls import read_group
+from qworker.client.cancel import leave_tombstone
 from qworker.client.inspect.pages import END
 from qworker.client.inspect.scan import scan_page
 from qworker.client.inspect.walk import SortedSetWalk
@@ -24,7 +23,7 @@ from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.names import check_message_id
 
-__all__ = ["CancelledCalls", "cancel", "cancel_calls"]
+__all__ = ["CancelledCalls", "cancel_calls", "cancel_groups"]
 
 #: Walks through the queues: a message that moves may be missed by one.
 _WALKS: Final = 3
@@ -48,29 +47,6 @@ class CancelledCalls(msgspec.Struct, frozen=True):
     too_late: int
 
 
-def cancel(queue: QueueRef, message_id: str, *, calls: bool = False) -> Plan[Cancellation]:
-    """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
-
-    Of a group of calls, which has the id of its callback, all calls are cancelled: see `cancel_calls`. `calls`: so are
-    those that a run gathers. After any answer the message is dropped if it comes back within 7 days. Dead letters
-    stay, and may be redriven. O(n) of the queue to find it. A server out of memory refuses it (`OutOfMemoryError`);
-    `delete` removes waiting messages even then.
-    """
-    group = yield from call_group(queue, message_id)
-    if group is not None and group.is_open:
-        done = yield from cancel_calls(queue, message_id)
-        if done is not None:
-            return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED
-    if calls:
-        for shard in (yield from queue.every_shard()):
-            joins: bytes | None = yield raw("HGET", shard.keys.run(message_id), "@joins")
-            if groups := (joins or b"").decode().split():
-                # The end of its gather must not let it continue.
-                yield from leave_tombstone(shard, message_id)
-                yield from _cancel_groups(shard, groups)
-    return (yield from cancel_message(queue, message_id))
-
-
 def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
     """Cancel a group of calls: its callback is not sent, and its calls are cancelled. None if it is unknown.
 
@@ -85,12 +61,12 @@ def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
             decided: bytes | None = yield raw("HGET", shard.keys.join(group_id), "@then")
             if state.over_ms is not None and decided is not None:
                 return CancelledCalls(0, 0, len(state.words))
-            cancelled, cancelling = yield from _cancel_groups(shard, [group_id])
+            cancelled, cancelling = yield from cancel_groups(shard, [group_id])
             return CancelledCalls(cancelled, cancelling, before)
     return None
 
 
-def _cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int]]:
+def cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int]]:
     """End groups of one shard, and cancel the messages of their calls; returns how many waited, and how many run."""
     names: set[str] = set()
     for group in groups:
@@ -100,7 +76,7 @@ def _cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, in
         yield abandon(shard.keys, groups[first : first + _GROUPS], "cancelled")
     # Messages of a group have ids that begin with its own.
     prefixes = tuple(f"{group}." for group in groups)
-    queues = [_other(shard, name) for name in sorted(names)]
+    queues = [shard.sibling(name) for name in sorted(names)]
     cancelled: set[str] = set()
     running: set[str] = set()
     for _ in range(_WALKS):
@@ -174,14 +150,3 @@ def _id_of(fields: list[bytes]) -> str:
     entry = dict(zip(fields[::2], fields[1::2], strict=True))
     named = entry.get(b"head", b"").removeprefix(b"q1 ").strip() or entry.get(b"open", b"")
     return named.decode("utf-8", "replace")
-
-
-def _other(queue: QueueRef, name: str) -> QueueRef:
-    return QueueRef(
-        queue.namespace,
-        name,
-        queue.ids,
-        keyring=queue.keyring,
-        unreturned=queue.unreturned,
-        give_up_s=queue.give_up_s,
-    )

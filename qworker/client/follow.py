@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from qworker.client.steps import Fan, Past, Step, Writer
+from qworker.client.steps import Fan, Past, Step, Writer, queues_of
 from qworker.engine.arguments import given
 from qworker.engine.settle import Effect, member_effect, open_effect, out_effect, push_effect
 from qworker.errors import InvalidBodyError
@@ -100,9 +100,7 @@ def open_fan(
         for number, chain in enumerate(fan.members)
     ]
     named = {row.queue for row in rows}
-    elsewhere = (
-        sorted({name for chain in fan.members for name in _queues_of(chain)} - named) or None
-    )
+    elsewhere = sorted({name for chain in fan.members for name in queues_of(chain)} - named) or None
 
     def spec(at: int, some: list[MemberCall | GroupMember]) -> bytes:
         target = None if run is None else (run[1], run[2])
@@ -165,16 +163,6 @@ def _parts(
         part.append(row)
         used += row_bytes
     yield part
-
-
-def _queues_of(steps: Sequence[Step]) -> Iterator[str]:
-    for step in steps:
-        if step.fan is None:
-            yield step.queue
-        else:
-            yield step.fan.callback.queue
-            for chain in step.fan.members:
-                yield from _queues_of(chain)
 
 
 def _note_sizes(sizes: dict[str, int], more: dict[str, int]) -> None:

@@ -11,9 +11,9 @@ from functools import cached_property, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from qworker.client import by_id, relay
+from qworker.client import by_id, cancelling, relay
 from qworker.client import calls as call_groups
-from qworker.client import cancel_calls as cancelling
+from qworker.client import cancel_calls as cancelling_calls
 from qworker.client import complete as completing
 from qworker.client import extend as extending
 from qworker.client import send as sending
@@ -152,7 +152,7 @@ class QueueVerbs:
     scan_page = Verb(scanning.scan_page)
 
     cancel = Verb(cancelling.cancel)
-    cancel_calls = Verb(cancelling.cancel_calls)
+    cancel_calls = Verb(cancelling_calls.cancel_calls)
     hold = Verb(by_id.hold)
     enqueue = Verb(by_id.enqueue)
     delete = Verb(by_id.delete)

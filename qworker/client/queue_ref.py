@@ -69,15 +69,19 @@ class QueueRef(DividedQueue):
     def shard_of(self, number: int) -> QueueRef:
         """Return the shard of this number alone, whether or not the queue is known to have it."""
         if number not in self._others:
-            self._others[number] = QueueRef(
-                self.namespace,
-                f"{self.keys.name}/{number}",
-                self.ids,
-                keyring=self.keyring,
-                unreturned=self.unreturned,
-                give_up_s=self.give_up_s,
-            )
+            self._others[number] = self.sibling(f"{self.keys.name}/{number}")
         return self._others[number]
+
+    def sibling(self, name: str) -> QueueRef:
+        """Return another queue (or shard) of the namespace, seen as this one is."""
+        return QueueRef(
+            self.namespace,
+            name,
+            self.ids,
+            keyring=self.keyring,
+            unreturned=self.unreturned,
+            give_up_s=self.give_up_s,
+        )
 
     def every_shard(self, *, refresh: bool = False) -> Plan[list[QueueRef]]:
         """Return all shards that may hold messages, in order; read once a minute, or now with `refresh`."""

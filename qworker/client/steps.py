@@ -7,7 +7,7 @@ they bury the member instead of losing its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -35,6 +35,8 @@ __all__ = [
     "following",
     "groups_of",
     "past_of",
+    "queues_of",
+    "steps_after",
     "with_steps",
 ]
 
@@ -177,13 +179,19 @@ def with_steps(body: bytes, steps: Sequence[Step]) -> bytes:
     return body[:-1] + b',"then":' + _encode(steps) + b"}" if steps else body
 
 
-def following(body: bytes) -> list[Step]:
-    """Read the steps that follow a call, a group of calls as its callback; none of a body that is not a call."""
+def steps_after(body: bytes) -> list[Step]:
+    """Read the steps that follow a call, as its body names them; none of a body that is not a call."""
     try:
-        steps = _CHAINED.decode(body).then
+        return _CHAINED.decode(body).then
     except msgspec.MsgspecError:
         return []
-    return [step.fan.callback if step.fan else step for step in steps if step.join is None]
+
+
+def following(body: bytes) -> list[Step]:
+    """Read the steps that follow a call, a group of calls as its callback; none of a body that is not a call."""
+    return [
+        step.fan.callback if step.fan else step for step in steps_after(body) if step.join is None
+    ]
 
 
 def past_of(body: bytes) -> list[Past]:
@@ -204,6 +212,17 @@ def groups_of(steps: Sequence[Step]) -> list[tuple[str, str]]:
         elif step.group:
             found.append((step.queue, step.group))
     return list(dict.fromkeys(found))
+
+
+def queues_of(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the queues of the messages of steps."""
+    for step in steps:
+        if step.fan is None:
+            yield step.queue
+        else:
+            yield step.fan.callback.queue
+            for chain in step.fan.members:
+                yield from queues_of(chain)
 
 
 def _ends(task: str, rest: Sequence[Step]) -> dict[str, str]:

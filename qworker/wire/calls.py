@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import blake2b
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -20,6 +22,7 @@ __all__ = [
     "Place",
     "Policy",
     "Spec",
+    "callback_flag",
     "callback_task",
     "gather_id",
     "lane_of",
@@ -111,6 +114,17 @@ def callback_task(stored: bytes | None) -> str:
         return "" if b" e=" in header else decode_call(body).task
     except (msgspec.MsgspecError, UnicodeDecodeError, InvalidBodyError):
         return ""
+
+
+def callback_flag(stored: bytes | None, flag: str) -> str:
+    """Return a flag of a callback, as a group keeps it; '' without one."""
+    try:
+        *_, packed = _CALLBACK.decode(stored or b"")
+        header = bytes(packed).partition(b"\n")[0].decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    found = re.search(f" {flag}=([^ ]*)", header)
+    return "" if found is None else unquote(found[1])
 
 
 def run_of(stored: bytes | None) -> str:
