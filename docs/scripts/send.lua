@@ -464,12 +464,14 @@ end
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed; `*<parent>`: how many of a shared limit have started
+--                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
---                   `:<message id>` of one that keeps its slot while it waits
+--                   `:<message id>` of one that keeps its slot while it waits. With a \1 before the group its record does
+--                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
@@ -503,7 +505,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE = 1000 -- values of one command
+  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -515,9 +517,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before')
       tags = {
         queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+        recent = found[5] or '', before = found[6] or '',
       }
     end
     return tags
@@ -525,6 +528,28 @@ function groups()
 
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record that have run empty at this virtual time: what comes to them next begins a turn later, so that
+  -- one that sends whenever it is received does not go before all others.
+  function it.note_recent(names)
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
+  end
+
+  -- Whether a group has run empty within the last turn.
+  function it.is_recent(name)
+    local now, line = it.tags().queue, '\n' .. name .. '\n'
+    local function is_in(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and now < since + turns_ago and find(noted, line, 1, true)
+    end
+    return is_in(tags.recent, 2) or is_in(tags.before, 3)
   end
 
   -- The values of a record as it is stored; nil without one.
@@ -891,7 +916,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return nil
   end
 
-  -- A message of it is delivered now.
+  -- A message of it is delivered now, and counted.
   function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
@@ -910,13 +935,16 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
+  local function seat_at(name, one, number)
+    one.number, one.first, one.last = number, 0, -1
+    if not one.known and it.is_recent(name) then one.tag = it.tags().queue + 1 end
+  end
 
-  local function give_number(one)
+  local function give_number(name, one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
       if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
-        seat_at(one, number)
+        seat_at(name, one, number)
         return true
       end
     end
@@ -927,14 +955,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.give_numbers(names)
     local new, fields, given = {}, {}, {}
     for _, name in ipairs(names) do
-      if not it.record(name).number then new[#new + 1] = it.record(name) end
+      if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
     local last = redis.call('HINCRBY', states, '@number', #new)
     for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
     for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
       if not taken then
-        seat_at(new[i], (last - #new + i) % NUMBERS)
+        seat_at(new[i], it.record(new[i]), (last - #new + i) % NUMBERS)
         given[#given + 1], given[#given + 2] = fields[i], 1
       end
     end
@@ -951,7 +979,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- delayed.
   function it.enter(item, name, at_head, seats)
     local one = it.record(name)
-    if not one.number and not give_number(one) then return false end
+    if not one.number and not give_number(name, one) then return false end
     local seat
     if at_head then
       one.first = one.first - 1
@@ -1055,16 +1083,20 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups of a batch; nil if its slots share no field.
-function packed_slots.read(slots, lease_id)
-  local found = redis.call('HGET', slots, lease_id)
-  if not found then return nil end
+-- The groups in the field of a batch; nil if it is not such an array.
+function packed_slots.unpacked(found)
   local sound, names = pcall(cmsgpack.unpack, found)
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
   end
   return names
+end
+
+-- The groups of a batch; nil if its slots share no field.
+function packed_slots.read(slots, lease_id)
+  local found = redis.call('HGET', slots, lease_id)
+  return found and packed_slots.unpacked(found) or nil
 end
 
 -- Give each slot a field of its own.
@@ -1084,8 +1116,11 @@ end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local UNCOUNTED, MARK = 1, '\1'
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
+
+  local byte = string.byte -- called for every member
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
 
@@ -1105,6 +1140,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
+    if byte(name) == UNCOUNTED then return true end
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -1138,8 +1174,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local function free(index)
       local name = found[index]
       if not name then return end
+      found[index] = false
+      if byte(name) == UNCOUNTED then return end
       if not freed[name] then names[#names + 1] = name end
-      freed[name], found[index] = (freed[name] or 0) + 1, false
+      freed[name] = (freed[name] or 0) + 1
     end
     if indices then
       for _, index in ipairs(indices) do
@@ -1150,7 +1188,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       for i = 1, #found do free(i) end
     end
     if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
-    release(names, freed)
+    if #names > 0 then release(names, freed) end
     return true
   end
 
@@ -1166,13 +1204,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
         if name and not seen[tokens[i]] then
           seen[tokens[i]] = true -- an index may be named twice
           gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
+          if byte(name) ~= UNCOUNTED then
+            if not freed[name] then names[#names + 1] = name end
+            freed[name] = (freed[name] or 0) + 1
+          end
         end
       end
       in_parts('HDEL', slots, gone)
     end
     release(names, freed)
+  end
+
+  -- Free the slots of the entries of a lease, as `read_lease` returns them.
+  function it.vacate_entries(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
   end
 
   -- Items of a new lease take a slot each.
@@ -1186,7 +1233,57 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none.
+  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
+  function it.running_uncounted()
+    local MOST, running, seen, cursor = 20000, {}, 0, '0'
+    local function note(slot)
+      seen = seen + 1
+      if slot and byte(slot) == UNCOUNTED then
+        local name = it.name_of(slot)
+        running[name] = (running[name] or 0) + 1
+      end
+    end
+    repeat
+      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
+      cursor = page[1]
+      for i = 1, #page[2], 2 do
+        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
+        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
+      end
+    until cursor == '0' or seen >= MOST
+    return running
+  end
+
+  -- The queue gets its first limit: what is in flight counts from now on.
+  function it.count_all()
+    local found, counted = redis.call('HGETALL', slots), {}
+    local function count(slot)
+      if not slot or byte(slot) ~= UNCOUNTED then return slot end
+      local name = it.name_of(slot)
+      counted[name] = (counted[name] or 0) + 1
+      return name
+    end
+    local written, names = {}, {}
+    for i = 1, #found, 2 do
+      local token, value = found[i], found[i + 1]
+      local batch = not string.find(token, ':', 1, true) and packed_slots.unpacked(value)
+      if batch then
+        for index, slot in ipairs(batch) do batch[index] = count(slot) end
+        written[#written + 1], written[#written + 2] = token, cmsgpack.pack(batch)
+      elseif byte(value) == UNCOUNTED then
+        written[#written + 1], written[#written + 2] = token, count(value)
+      end
+    end
+    if next(counted) == nil then return end
+    in_parts('HSET', slots, written)
+    for name in pairs(counted) do names[#names + 1] = name end
+    it.read_many(names)
+    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
+    it.write_records(names)
+  end
+
+  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
+  -- returns of one whose record does not count them.
   function it.hold(lease_id, names)
     if #names == 1 then
       redis.call('HSET', slots, lease_id .. ':0', names[1])
@@ -1194,6 +1291,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
   end
+
+  function it.uncounted(name) return MARK .. name end
+
+  function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)

@@ -976,12 +976,14 @@ end
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed; `*<parent>`: how many of a shared limit have started
+--                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
---                   `:<message id>` of one that keeps its slot while it waits
+--                   `:<message id>` of one that keeps its slot while it waits. With a \1 before the group its record does
+--                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
@@ -1015,7 +1017,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE = 1000 -- values of one command
+  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -1027,9 +1029,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before')
       tags = {
         queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+        recent = found[5] or '', before = found[6] or '',
       }
     end
     return tags
@@ -1037,6 +1040,28 @@ function groups()
 
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record that have run empty at this virtual time: what comes to them next begins a turn later, so that
+  -- one that sends whenever it is received does not go before all others.
+  function it.note_recent(names)
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
+  end
+
+  -- Whether a group has run empty within the last turn.
+  function it.is_recent(name)
+    local now, line = it.tags().queue, '\n' .. name .. '\n'
+    local function is_in(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and now < since + turns_ago and find(noted, line, 1, true)
+    end
+    return is_in(tags.recent, 2) or is_in(tags.before, 3)
   end
 
   -- The values of a record as it is stored; nil without one.
@@ -1403,7 +1428,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return nil
   end
 
-  -- A message of it is delivered now.
+  -- A message of it is delivered now, and counted.
   function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end
@@ -1422,13 +1447,16 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
+  local function seat_at(name, one, number)
+    one.number, one.first, one.last = number, 0, -1
+    if not one.known and it.is_recent(name) then one.tag = it.tags().queue + 1 end
+  end
 
-  local function give_number(one)
+  local function give_number(name, one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
       if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
-        seat_at(one, number)
+        seat_at(name, one, number)
         return true
       end
     end
@@ -1439,14 +1467,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.give_numbers(names)
     local new, fields, given = {}, {}, {}
     for _, name in ipairs(names) do
-      if not it.record(name).number then new[#new + 1] = it.record(name) end
+      if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
     local last = redis.call('HINCRBY', states, '@number', #new)
     for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
     for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
       if not taken then
-        seat_at(new[i], (last - #new + i) % NUMBERS)
+        seat_at(new[i], it.record(new[i]), (last - #new + i) % NUMBERS)
         given[#given + 1], given[#given + 2] = fields[i], 1
       end
     end
@@ -1463,7 +1491,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- delayed.
   function it.enter(item, name, at_head, seats)
     local one = it.record(name)
-    if not one.number and not give_number(one) then return false end
+    if not one.number and not give_number(name, one) then return false end
     local seat
     if at_head then
       one.first = one.first - 1
@@ -1567,16 +1595,20 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups of a batch; nil if its slots share no field.
-function packed_slots.read(slots, lease_id)
-  local found = redis.call('HGET', slots, lease_id)
-  if not found then return nil end
+-- The groups in the field of a batch; nil if it is not such an array.
+function packed_slots.unpacked(found)
   local sound, names = pcall(cmsgpack.unpack, found)
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
   end
   return names
+end
+
+-- The groups of a batch; nil if its slots share no field.
+function packed_slots.read(slots, lease_id)
+  local found = redis.call('HGET', slots, lease_id)
+  return found and packed_slots.unpacked(found) or nil
 end
 
 -- Give each slot a field of its own.
@@ -1596,8 +1628,11 @@ end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local UNCOUNTED, MARK = 1, '\1'
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
+
+  local byte = string.byte -- called for every member
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
 
@@ -1617,6 +1652,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
+    if byte(name) == UNCOUNTED then return true end
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -1650,8 +1686,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local function free(index)
       local name = found[index]
       if not name then return end
+      found[index] = false
+      if byte(name) == UNCOUNTED then return end
       if not freed[name] then names[#names + 1] = name end
-      freed[name], found[index] = (freed[name] or 0) + 1, false
+      freed[name] = (freed[name] or 0) + 1
     end
     if indices then
       for _, index in ipairs(indices) do
@@ -1662,7 +1700,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       for i = 1, #found do free(i) end
     end
     if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
-    release(names, freed)
+    if #names > 0 then release(names, freed) end
     return true
   end
 
@@ -1678,13 +1716,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
         if name and not seen[tokens[i]] then
           seen[tokens[i]] = true -- an index may be named twice
           gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
+          if byte(name) ~= UNCOUNTED then
+            if not freed[name] then names[#names + 1] = name end
+            freed[name] = (freed[name] or 0) + 1
+          end
         end
       end
       in_parts('HDEL', slots, gone)
     end
     release(names, freed)
+  end
+
+  -- Free the slots of the entries of a lease, as `read_lease` returns them.
+  function it.vacate_entries(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
   end
 
   -- Items of a new lease take a slot each.
@@ -1698,7 +1745,57 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none.
+  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
+  function it.running_uncounted()
+    local MOST, running, seen, cursor = 20000, {}, 0, '0'
+    local function note(slot)
+      seen = seen + 1
+      if slot and byte(slot) == UNCOUNTED then
+        local name = it.name_of(slot)
+        running[name] = (running[name] or 0) + 1
+      end
+    end
+    repeat
+      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
+      cursor = page[1]
+      for i = 1, #page[2], 2 do
+        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
+        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
+      end
+    until cursor == '0' or seen >= MOST
+    return running
+  end
+
+  -- The queue gets its first limit: what is in flight counts from now on.
+  function it.count_all()
+    local found, counted = redis.call('HGETALL', slots), {}
+    local function count(slot)
+      if not slot or byte(slot) ~= UNCOUNTED then return slot end
+      local name = it.name_of(slot)
+      counted[name] = (counted[name] or 0) + 1
+      return name
+    end
+    local written, names = {}, {}
+    for i = 1, #found, 2 do
+      local token, value = found[i], found[i + 1]
+      local batch = not string.find(token, ':', 1, true) and packed_slots.unpacked(value)
+      if batch then
+        for index, slot in ipairs(batch) do batch[index] = count(slot) end
+        written[#written + 1], written[#written + 2] = token, cmsgpack.pack(batch)
+      elseif byte(value) == UNCOUNTED then
+        written[#written + 1], written[#written + 2] = token, count(value)
+      end
+    end
+    if next(counted) == nil then return end
+    in_parts('HSET', slots, written)
+    for name in pairs(counted) do names[#names + 1] = name end
+    it.read_many(names)
+    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
+    it.write_records(names)
+  end
+
+  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
+  -- returns of one whose record does not count them.
   function it.hold(lease_id, names)
     if #names == 1 then
       redis.call('HSET', slots, lease_id .. ':0', names[1])
@@ -1706,6 +1803,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
   end
+
+  function it.uncounted(name) return MARK .. name end
+
+  function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)
@@ -1808,18 +1909,18 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Write who stands in line, and where: {virtual time, name, …}, and who has left it. One that ran empty may have got
-  -- members since, from a list of ready.
-  function it.set_turns(stand, left)
+  -- members since, from a list of ready. `removed`: those that have left are out of the store already.
+  function it.set_turns(stand, left, removed)
     local gone = {}
     for _, name in ipairs(left) do
-      if it.may_run(name) then
+      if (it.record(name).number or string.byte(name, -1) == SLASH) and it.may_run(name) then
         stand[#stand + 1], stand[#stand + 2] = it.record(name).tag, name
       else
         gone[#gone + 1] = name
       end
     end
     it.in_parts('ZADD', turns, stand)
-    it.in_parts('ZREM', turns, gone)
+    if not removed then it.in_parts('ZREM', turns, gone) end
   end
 end
 -- The outbox of a queue holds messages and results for other queues until they are stored there. Each destination has its
@@ -3089,7 +3190,7 @@ function turns.reasons(heads, names, now)
     return (limit.every_ms or one.wait_ms > 0) and it.waits(name, now) and prefix .. 'rate'
   end
   for i, head in ipairs(heads) do
-    local name = names[i]
+    local name = names[i] and it.name_of(names[i])
     local since_ms = name and (number_in(head, ' t=') or tonumber(string.match(head, '^%S+ (%d+)')))
     reasons[i] = false
     if since_ms and now - since_ms >= SHORT_MS then
@@ -3104,7 +3205,8 @@ end
 
 do
 local MOST_READ = 8 -- members that are read at once
-local SLASH = 47
+local SLASH, ORDERED = 47, 61 -- /=
+local byte = string.byte
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
 -- them into the batch. Returns what `write` needs once the lease is written.
@@ -3113,14 +3215,16 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.come_back(now)
   it.begin()
   local families = turns.families(it)
-  local taken = { names = {}, members = 0, gone = {}, left = {}, families = families, line = line }
-  local gone, left = taken.gone, taken.left
+  local taken = { names = {}, members = 0, gone = {}, left = {}, emptied = {}, families = families, line = line }
+  local gone, left, emptied = taken.gone, taken.left, taken.emptied
   local tags, records, window_end = it.tags(), it.records, 0
+  local unlimited = it.are_unlimited()
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
   local function widen(most)
     local window, names = it.window(window_end, most), {}
+    taken.window = taken.window or window
     for i = 1, #window, 2 do names[#names + 1] = window[i] end
     line.append(window)
     spare = spare + #names
@@ -3151,7 +3255,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     return found[found.at - 2], found[found.at - 1]
   end
 
-  -- Take or end the next member of a group. True if one was taken, nil if it has none.
+  -- Take or end the next member of a group. True if one was taken, nil if it has none. Without a `limit` nothing limits the
+  -- group, now or while the member is in flight: it takes a turn and is not counted.
   local function take_member(name, one, limit)
     local item, seat = next_member(name, one)
     if not item then
@@ -3179,9 +3284,17 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       end
       start_unique(head)
     end
-    it.spend(name, one, limit, now)
     number, taken.members = number + 1, taken.members + 1
-    items[number], heads[number], names[number] = item, head, name
+    items[number], heads[number] = item, head
+    if limit then
+      it.spend(name, one, limit, now)
+      names[number] = name
+    else
+      local tag, from = one.tag, tags.queue
+      one.tag = (tag > from and tag or from) + 1
+      names[number] = '\1' .. name
+      if not one.number and one.busy == 0 then emptied[#emptied + 1] = name end
+    end
     return true
   end
 
@@ -3214,6 +3327,10 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   -- One turn of a group or parent; returns whether it stays in line.
   local function turn(name, one)
     it.write(name, one)
+    if unlimited and not one.parent and one.wait_ms == 0 and one.rate_ms == 0 and byte(name) ~= ORDERED and byte(name, -1) ~= SLASH then
+      take_member(name, one, nil)
+      return one.number
+    end
     local limit = it.limit(name)
     if one.busy >= limit.concurrency then return false end
     local until_ms = waits(name, one, limit)
@@ -3221,7 +3338,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       it.put_later(name, until_ms)
       return false
     end
-    if string.byte(name, -1) == SLASH then return turn_of_parent(name, one, limit) end
+    if byte(name, -1) == SLASH then return turn_of_parent(name, one, limit) end
     take_member(name, one, limit)
     return one.number and one.busy < limit.concurrency
   end
@@ -3277,15 +3394,29 @@ function turns.mix(batch, taken, items, heads, plain, read_plain)
   batch.number = number
 end
 
+-- Those that have left the line are often the first that stood there: these are removed as a range. Nothing has been written
+-- to the line since it was read. Returns whether all that have left are removed.
+function turns.leave_first(it, taken)
+  local left, window = taken.left, taken.window
+  if #left == 0 then return true end
+  for i = 1, #left do
+    if left[i] ~= window[2 * i - 1] then return false end
+  end
+  redis.call('ZREMRANGEBYRANK', it.turns, 0, #left - 1)
+  return true
+end
+
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it = groups()
   if taken then
     if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
+    local left = turns.leave_first(it, taken)
     taken.families.write()
+    if #taken.emptied > 0 then it.note_recent(taken.emptied) end
     it.finish()
-    it.set_turns(taken.line.returned(), taken.left)
+    it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()
   end
   if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command
@@ -13,11 +13,14 @@ from qworker.wire.keys import QueueKeys
 
 __all__ = ["GroupState", "LargeGroup", "group_page", "largest", "limits", "set_limit"]
 
+_UNCOUNTED: Final = "\x01"
+
 
 class GroupState(NamedTuple):
     """A group that waits or runs; or a parent, whose name ends with `/` and which only runs.
 
-    `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then.
+    `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then. `uncounted`: this is only what
+    runs of a group that nothing limits.
     """
 
     name: str
@@ -26,6 +29,7 @@ class GroupState(NamedTuple):
     concurrency: int | None
     until_ms: int | None
     by_parent: bool = False
+    uncounted: bool = False
 
     @property
     def reason(self) -> str:
@@ -107,12 +111,13 @@ def group_page(
         _, now, following, *words = accepted(reply, keys.queue)
         found = [
             GroupState(
-                words[at].decode("utf-8", "replace"),
+                words[at].decode("utf-8", "replace").removeprefix(_UNCOUNTED),
                 int(words[at + 1]),
                 int(words[at + 2]),
                 maybe(words[at + 3]),
                 maybe(words[at + 4]),
                 words[at + 5] == b"1",
+                words[at].startswith(_UNCOUNTED.encode()),
             )
             for at in range(0, len(words), 6)
         ]

@@ -12,12 +12,12 @@ import pytest
 
 from qworker.engine.claim import claim
 from qworker.engine.extend import split
-from qworker.engine.groups import group_page, set_limit
+from qworker.engine.groups import group_page, largest, set_limit
 from qworker.engine.message import delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
-from qworker.engine.remove import purge
+from qworker.engine.remove import purge, revoke
 from qworker.engine.repair import repair_groups, repair_seats
 from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes
@@ -613,6 +613,69 @@ def test_the_slots_of_a_batch_come_free_in_parts(drive: Drive) -> None:
     assert (seen, idle(drive)) == (20, EMPTY)
 
 
+def test_the_first_limit_counts_what_is_in_flight(drive: Drive) -> None:
+    """A batch, parts of one that was loosened, and a message alone: each frees its slot."""
+    put(drive, *[f"a:a{n}" for n in range(14)], "b:b0")
+    assert len(get(drive, "l1", 2)) == 2
+    assert len(get(drive, "l2", 9)) == 9
+    drive.settle(Outcomes("l2", acks=["3"]))
+    assert not drive.redis.hexists(drive.keys.slots, "l2")
+    assert get(drive, "l3", 1) == ["a10"]
+    assert found(drive, repair=False) == []
+    assert drive.redis.hlen(drive.keys.groups) > 0
+    drive.run(set_limit(drive.keys, "*", "c=10"))
+    assert found(drive, repair=False) == []
+    assert get(drive, "l4") == []
+    for number, (lease, index) in enumerate((("l1", "1"), ("l2", "9"), ("l3", "0"))):
+        drive.settle(Outcomes(lease, acks=[index]))
+        assert get(drive, f"m{number}") == [f"a{11 + number}"]
+        assert found(drive, repair=False) == []
+    leases = ["l1", "l2", *(f"m{number}" for number in range(3))]
+    drive.settle(*(Outcomes(lease, ack_all=True) for lease in leases))
+    assert idle(drive) == EMPTY
+
+
+def test_what_is_not_counted_is_shown(drive: Drive) -> None:
+    """Groups that wait and run, those that only run, and ordered ones, which are counted."""
+    put(drive, "a:a0", "b:b0", "=c:c0", "a:a1", "=c:c1")
+    assert sorted(get(drive, "l1")) == ["a0", "a1", "b0", "c0"]
+    put(drive, "a:a2")
+    _, _, states = drive.run(group_page(drive.keys))
+    shown = sorted((s.name, s.waiting, s.running, s.uncounted) for s in states)
+    assert shown == [
+        ("=c", 1, 1, False), ("a", 0, 2, True), ("a", 1, 0, False), ("b", 0, 1, True),
+    ]  # fmt: skip
+    _, large = drive.run(largest(drive.keys, 10, now_ms=NOW))
+    assert sorted((g.name, g.waiting, g.running) for g in large) == [("=c", 1, 1), ("a", 1, 2)]
+
+
+@pytest.mark.parametrize("settled_first", [False, True])
+def test_a_group_that_sends_whenever_it_is_received_has_its_turns_only(
+    drive: Drive, settled_first: bool
+) -> None:
+    """It is empty after each receive, and would be next again if that gave it credit."""
+    put(drive, *[f"b:b{n}" for n in range(40)])
+    put(drive, "a:a")
+    got, held = [], None
+    for number in range(40):
+        if settled_first and held:
+            drive.settle(Outcomes(held, ack_all=True))
+        held = f"l{number}"
+        got += get(drive, held, 2 if number % 2 else 1)
+        put(drive, f"a:a{number}")
+    assert 27 <= sum(word.startswith("b") for word in got) <= 33
+
+
+def test_leases_are_revoked_with_their_slots(drive: Drive) -> None:
+    """Of groups that are counted, and of others."""
+    put(drive, "=a:a0", "b:b0", "=a:a1", "c/c:c0")
+    assert sorted(get(drive, "l1")) == ["a0", "b0", "c0"]
+    assert drive.run(revoke(drive.keys, [b"l1"])) == 3
+    assert get(drive, "l2") == ["a1"]
+    drive.settle(Outcomes("l2", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
 def test_slots_that_earlier_versions_wrote_come_free(drive: Drive) -> None:
     """They gave each message of a batch a field of its own."""
     put(drive, "=a:a0", "b:b0", "c:c0", "=a:a1")
@@ -752,7 +815,7 @@ def test_a_settle_takes_a_full_group_out_of_line(drive: Drive) -> None:
     """A group at its limit is not even looked at by receives."""
     put(drive, *[f"a:a{n}" for n in range(3)])
     assert get(drive, "l1", 2) == ["a0", "a1"]
-    limit(drive, "a", "c=1")
+    drive.run(set_limit(drive.keys, "a", "c=1"))
     drive.settle(Outcomes("l1", acks=["1"]))
     assert drive.redis.zrange(drive.keys.turns, 0, -1) == []
 

@@ -24,14 +24,14 @@ ALLOWED_OF_LEVELS = {"973": (2940, 19), "7": (2740, 15)}
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of;
 #: with room for one more function of the script, not for one more step per message.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (50_000, 148),
-    "ack, a group each": (14_300, 34),
-    "receive, many groups": (52_000, 147),
-    "ack, many groups": (18_500, 34),
-    "receive, ten groups": (37_500, 88),
-    "ack, ten groups": (6_200, 34),
-    "receive, groups of ten parents": (73_700, 240),
-    "ack, groups of ten parents": (25_800, 55),
+    "receive, a group each": (44_400, 150),
+    "ack, a group each": (5_000, 32),
+    "receive, many groups": (48_300, 148),
+    "ack, many groups": (5_000, 32),
+    "receive, ten groups": (33_500, 89),
+    "ack, ten groups": (5_000, 32),
+    "receive, groups of ten parents": (76_700, 241),
+    "ack, groups of ten parents": (26_700, 55),
 }
 #: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
 #: and of one that acks them with results.

@@ -132,12 +132,18 @@ def groups(
     found: list[GroupState] = []
     for shard in (yield from queue.every_shard(refresh=True)):
         cursor, read = "0", 0
+        running: dict[
+            str, GroupState
+        ] = {}  # of groups that nothing limits: the first page has them
         while True:
-            cursor, _, page = yield commands.group_page(shard.keys, cursor)
+            cursor, _, states = yield commands.group_page(shard.keys, cursor)
+            running |= {state.name: state for state in states if state.uncounted}
+            page = [_joined(state, running) for state in states if not state.uncounted]
             found = heapq.nlargest(most, [*found, *page], key=_size)
             read += len(page)
             if cursor == "0" or (most_read is not None and read >= most_read):
                 break
+        found = heapq.nlargest(most, [*found, *running.values()], key=_size)
     return found
 
 
@@ -151,6 +157,11 @@ def waits_for(group: GroupState, now_ms: int) -> str:
     if group.reason == "concurrency":
         return f"one of its {group.running:,} running"
     return "its turn" if group.reason == "turn" else ""
+
+
+def _joined(state: GroupState, running: dict[str, GroupState]) -> GroupState:
+    more = running.pop(state.name, None)
+    return state if more is None else state._replace(running=state.running + more.running)
 
 
 def _size(group: GroupState) -> tuple[int, str]:

@@ -71,7 +71,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return nil
   end
 
-  -- A message of it is delivered now.
+  -- A message of it is delivered now, and counted.
   function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
     if limit.every_ms then one.rate_ms = math.max(one.rate_ms, now) + limit.every_ms end

@@ -3,13 +3,16 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  local function seat_at(one, number) one.number, one.first, one.last = number, 0, -1 end
+  local function seat_at(name, one, number)
+    one.number, one.first, one.last = number, 0, -1
+    if not one.known and it.is_recent(name) then one.tag = it.tags().queue + 1 end
+  end
 
-  local function give_number(one)
+  local function give_number(name, one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
       if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
-        seat_at(one, number)
+        seat_at(name, one, number)
         return true
       end
     end
@@ -20,14 +23,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.give_numbers(names)
     local new, fields, given = {}, {}, {}
     for _, name in ipairs(names) do
-      if not it.record(name).number then new[#new + 1] = it.record(name) end
+      if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
     local last = redis.call('HINCRBY', states, '@number', #new)
     for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
     for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
       if not taken then
-        seat_at(new[i], (last - #new + i) % NUMBERS)
+        seat_at(new[i], it.record(new[i]), (last - #new + i) % NUMBERS)
         given[#given + 1], given[#given + 2] = fields[i], 1
       end
     end
@@ -44,7 +47,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- delayed.
   function it.enter(item, name, at_head, seats)
     local one = it.record(name)
-    if not one.number and not give_number(one) then return false end
+    if not one.number and not give_number(name, one) then return false end
     local seat
     if at_head then
       one.first = one.first - 1

@@ -67,9 +67,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- A page of groups, six values each: name, waiting, in flight, concurrency, until when it waits, and 1 if it waits for its
-  -- parent.
+  -- parent. The first page has also what is in flight and not counted, each group with a \1 before its name.
   function it.page(cursor, now)
     local found = {}
+    if cursor == '0' then
+      for name, running in pairs(it.running_uncounted()) do
+        for _, word in ipairs({ it.uncounted(name), '0', text(running), '', '', '' }) do found[#found + 1] = word end
+      end
+    end
     local next_cursor = each(cursor, 500, function(name)
       local one, most = it.record(name), it.limit(name).concurrency
       local until_ms, parent, held = redis.call('ZSCORE', later, name), it.parent_of(name), nil

@@ -1,7 +1,10 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
+  local UNCOUNTED, MARK = 1, '\1'
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
+
+  local byte = string.byte -- called for every member
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
 
@@ -21,6 +24,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
+    if byte(name) == UNCOUNTED then return true end
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -54,8 +58,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local function free(index)
       local name = found[index]
       if not name then return end
+      found[index] = false
+      if byte(name) == UNCOUNTED then return end
       if not freed[name] then names[#names + 1] = name end
-      freed[name], found[index] = (freed[name] or 0) + 1, false
+      freed[name] = (freed[name] or 0) + 1
     end
     if indices then
       for _, index in ipairs(indices) do
@@ -66,7 +72,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       for i = 1, #found do free(i) end
     end
     if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
-    release(names, freed)
+    if #names > 0 then release(names, freed) end
     return true
   end
 
@@ -82,13 +88,22 @@ more_of_groups[#more_of_groups + 1] = function(it)
         if name and not seen[tokens[i]] then
           seen[tokens[i]] = true -- an index may be named twice
           gone[#gone + 1] = tokens[i]
-          if not freed[name] then names[#names + 1] = name end
-          freed[name] = (freed[name] or 0) + 1
+          if byte(name) ~= UNCOUNTED then
+            if not freed[name] then names[#names + 1] = name end
+            freed[name] = (freed[name] or 0) + 1
+          end
         end
       end
       in_parts('HDEL', slots, gone)
     end
     release(names, freed)
+  end
+
+  -- Free the slots of the entries of a lease, as `read_lease` returns them.
+  function it.vacate_entries(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
   end
 
   -- Items of a new lease take a slot each.
@@ -102,7 +117,57 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none.
+  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
+  function it.running_uncounted()
+    local MOST, running, seen, cursor = 20000, {}, 0, '0'
+    local function note(slot)
+      seen = seen + 1
+      if slot and byte(slot) == UNCOUNTED then
+        local name = it.name_of(slot)
+        running[name] = (running[name] or 0) + 1
+      end
+    end
+    repeat
+      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
+      cursor = page[1]
+      for i = 1, #page[2], 2 do
+        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
+        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
+      end
+    until cursor == '0' or seen >= MOST
+    return running
+  end
+
+  -- The queue gets its first limit: what is in flight counts from now on.
+  function it.count_all()
+    local found, counted = redis.call('HGETALL', slots), {}
+    local function count(slot)
+      if not slot or byte(slot) ~= UNCOUNTED then return slot end
+      local name = it.name_of(slot)
+      counted[name] = (counted[name] or 0) + 1
+      return name
+    end
+    local written, names = {}, {}
+    for i = 1, #found, 2 do
+      local token, value = found[i], found[i + 1]
+      local batch = not string.find(token, ':', 1, true) and packed_slots.unpacked(value)
+      if batch then
+        for index, slot in ipairs(batch) do batch[index] = count(slot) end
+        written[#written + 1], written[#written + 2] = token, cmsgpack.pack(batch)
+      elseif byte(value) == UNCOUNTED then
+        written[#written + 1], written[#written + 2] = token, count(value)
+      end
+    end
+    if next(counted) == nil then return end
+    in_parts('HSET', slots, written)
+    for name in pairs(counted) do names[#names + 1] = name end
+    it.read_many(names)
+    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
+    it.write_records(names)
+  end
+
+  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
+  -- returns of one whose record does not count them.
   function it.hold(lease_id, names)
     if #names == 1 then
       redis.call('HSET', slots, lease_id .. ':0', names[1])
@@ -110,6 +175,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
   end
+
+  function it.uncounted(name) return MARK .. name end
+
+  function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
   -- An ordered group waits for a message that comes back later.
   function it.keep_ordered_slot(item)

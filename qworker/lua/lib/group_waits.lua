@@ -83,17 +83,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Write who stands in line, and where: {virtual time, name, …}, and who has left it. One that ran empty may have got
-  -- members since, from a list of ready.
-  function it.set_turns(stand, left)
+  -- members since, from a list of ready. `removed`: those that have left are out of the store already.
+  function it.set_turns(stand, left, removed)
     local gone = {}
     for _, name in ipairs(left) do
-      if it.may_run(name) then
+      if (it.record(name).number or string.byte(name, -1) == SLASH) and it.may_run(name) then
         stand[#stand + 1], stand[#stand + 2] = it.record(name).tag, name
       else
         gone[#gone + 1] = name
       end
     end
     it.in_parts('ZADD', turns, stand)
-    it.in_parts('ZREM', turns, gone)
+    if not removed then it.in_parts('ZREM', turns, gone) end
   end
 end

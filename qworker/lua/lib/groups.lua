@@ -4,12 +4,14 @@
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed; `*<parent>`: how many of a shared limit have started
+--                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
---                   `:<message id>` of one that keeps its slot while it waits
+--                   `:<message id>` of one that keeps its slot while it waits. With a \1 before the group its record does
+--                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
@@ -43,7 +45,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE = 1000 -- values of one command
+  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -55,9 +57,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking')
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before')
       tags = {
         queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+        recent = found[5] or '', before = found[6] or '',
       }
     end
     return tags
@@ -65,6 +68,28 @@ function groups()
 
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record that have run empty at this virtual time: what comes to them next begins a turn later, so that
+  -- one that sends whenever it is received does not go before all others.
+  function it.note_recent(names)
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
+  end
+
+  -- Whether a group has run empty within the last turn.
+  function it.is_recent(name)
+    local now, line = it.tags().queue, '\n' .. name .. '\n'
+    local function is_in(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and now < since + turns_ago and find(noted, line, 1, true)
+    end
+    return is_in(tags.recent, 2) or is_in(tags.before, 3)
   end
 
   -- The values of a record as it is stored; nil without one.

@@ -5,16 +5,20 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups of a batch; nil if its slots share no field.
-function packed_slots.read(slots, lease_id)
-  local found = redis.call('HGET', slots, lease_id)
-  if not found then return nil end
+-- The groups in the field of a batch; nil if it is not such an array.
+function packed_slots.unpacked(found)
   local sound, names = pcall(cmsgpack.unpack, found)
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
   end
   return names
+end
+
+-- The groups of a batch; nil if its slots share no field.
+function packed_slots.read(slots, lease_id)
+  local found = redis.call('HGET', slots, lease_id)
+  return found and packed_slots.unpacked(found) or nil
 end
 
 -- Give each slot a field of its own.

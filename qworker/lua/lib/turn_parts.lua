@@ -60,7 +60,7 @@ function turns.reasons(heads, names, now)
     return (limit.every_ms or one.wait_ms > 0) and it.waits(name, now) and prefix .. 'rate'
   end
   for i, head in ipairs(heads) do
-    local name = names[i]
+    local name = names[i] and it.name_of(names[i])
     local since_ms = name and (number_in(head, ' t=') or tonumber(string.match(head, '^%S+ (%d+)')))
     reasons[i] = false
     if since_ms and now - since_ms >= SHORT_MS then

@@ -2,7 +2,8 @@
 
 do
 local MOST_READ = 8 -- members that are read at once
-local SLASH = 47
+local SLASH, ORDERED = 47, 61 -- /=
+local byte = string.byte
 
 -- Fill the batch. `bounds`: count, steps, bytes. `waiting`: messages without a group; `read_plain(number)` reads so many of
 -- them into the batch. Returns what `write` needs once the lease is written.
@@ -11,14 +12,16 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   it.come_back(now)
   it.begin()
   local families = turns.families(it)
-  local taken = { names = {}, members = 0, gone = {}, left = {}, families = families, line = line }
-  local gone, left = taken.gone, taken.left
+  local taken = { names = {}, members = 0, gone = {}, left = {}, emptied = {}, families = families, line = line }
+  local gone, left, emptied = taken.gone, taken.left, taken.emptied
   local tags, records, window_end = it.tags(), it.records, 0
+  local unlimited = it.are_unlimited()
   local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
   local function widen(most)
     local window, names = it.window(window_end, most), {}
+    taken.window = taken.window or window
     for i = 1, #window, 2 do names[#names + 1] = window[i] end
     line.append(window)
     spare = spare + #names
@@ -49,7 +52,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     return found[found.at - 2], found[found.at - 1]
   end
 
-  -- Take or end the next member of a group. True if one was taken, nil if it has none.
+  -- Take or end the next member of a group. True if one was taken, nil if it has none. Without a `limit` nothing limits the
+  -- group, now or while the member is in flight: it takes a turn and is not counted.
   local function take_member(name, one, limit)
     local item, seat = next_member(name, one)
     if not item then
@@ -77,9 +81,17 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       end
       start_unique(head)
     end
-    it.spend(name, one, limit, now)
     number, taken.members = number + 1, taken.members + 1
-    items[number], heads[number], names[number] = item, head, name
+    items[number], heads[number] = item, head
+    if limit then
+      it.spend(name, one, limit, now)
+      names[number] = name
+    else
+      local tag, from = one.tag, tags.queue
+      one.tag = (tag > from and tag or from) + 1
+      names[number] = '\1' .. name
+      if not one.number and one.busy == 0 then emptied[#emptied + 1] = name end
+    end
     return true
   end
 
@@ -112,6 +124,10 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   -- One turn of a group or parent; returns whether it stays in line.
   local function turn(name, one)
     it.write(name, one)
+    if unlimited and not one.parent and one.wait_ms == 0 and one.rate_ms == 0 and byte(name) ~= ORDERED and byte(name, -1) ~= SLASH then
+      take_member(name, one, nil)
+      return one.number
+    end
     local limit = it.limit(name)
     if one.busy >= limit.concurrency then return false end
     local until_ms = waits(name, one, limit)
@@ -119,7 +135,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       it.put_later(name, until_ms)
       return false
     end
-    if string.byte(name, -1) == SLASH then return turn_of_parent(name, one, limit) end
+    if byte(name, -1) == SLASH then return turn_of_parent(name, one, limit) end
     take_member(name, one, limit)
     return one.number and one.busy < limit.concurrency
   end
@@ -175,15 +191,29 @@ function turns.mix(batch, taken, items, heads, plain, read_plain)
   batch.number = number
 end
 
+-- Those that have left the line are often the first that stood there: these are removed as a range. Nothing has been written
+-- to the line since it was read. Returns whether all that have left are removed.
+function turns.leave_first(it, taken)
+  local left, window = taken.left, taken.window
+  if #left == 0 then return true end
+  for i = 1, #left do
+    if left[i] ~= window[2 * i - 1] then return false end
+  end
+  redis.call('ZREMRANGEBYRANK', it.turns, 0, #left - 1)
+  return true
+end
+
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it = groups()
   if taken then
     if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
+    local left = turns.leave_first(it, taken)
     taken.families.write()
+    if #taken.emptied > 0 then it.note_recent(taken.emptied) end
     it.finish()
-    it.set_turns(taken.line.returned(), taken.left)
+    it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()
   end
   if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect

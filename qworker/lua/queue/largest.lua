@@ -7,7 +7,7 @@
 -- Returns {'OK', now ms, then per group, the largest first: its stored name, waiting, in flight, since when its first one
 --   has waited in ms or ''}, or a refusal: {'BROKEN', key, type} {'ARG', name}
 -- Looks at every 64th of the waiting messages, in the order of their groups: a group with more than that is found.
--- O(log d) of d delayed messages.
+-- O(log d + s) of d delayed messages and s in flight, at most 20,000.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/keys.lua
@@ -37,14 +37,14 @@ for look = 0, math.min(LOOKS, waiting) - 1 do
   end
 end
 table.sort(found, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
-local reply = { 'OK', text(now) }
+local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted() or {}
 for i = 1, math.min(most, #found) do
   local name = found[i][1]
   local one = it.record(name)
   local first = it.members(one, 1)[1]
   local message = first and parse(first)
   local since_ms = message and (number_in(message.flags, ' t=') or tonumber(message.sent))
-  for _, word in ipairs({ name, text(found[i][2]), text(one.busy), since_ms and text(since_ms) or '' }) do
+  for _, word in ipairs({ name, text(found[i][2]), text(one.busy + (uncounted[name] or 0)), since_ms and text(since_ms) or '' }) do
     reply[#reply + 1] = word
   end
 end

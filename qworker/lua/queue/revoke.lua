@@ -41,7 +41,7 @@ for i = FIRST_LEASE, #KEYS do
     record('purged', entry[2], { reason = 'unacked' })
     end_of(entry[2], 'purged')
   end
-  if has_groups then groups().vacate_lease(id, entries) end
+  if has_groups then groups().vacate_entries(id, entries) end
   redis.call('DEL', KEYS[i])
   redis.call('ZREM', unacked, id)
   messages = messages + #entries

@@ -8,7 +8,7 @@
 -- Returns {'OK', now ms, then per limit: version of its share or 0, concurrency of it or '' for no limit, in flight,
 --   waiting that may run by their own limits (at most what 16 groups have, and the number of the others), how many have
 --   started}, or a refusal: {'BROKEN', key, type} {'ARG', name}
--- O(l · log d): l limits, d delayed messages.
+-- O(l · log d): l limits, d delayed messages; O(s) of s messages in flight for the first limit of the queue.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -57,6 +57,7 @@ local function write(name, words)
     redis.call('HDEL', limits, name)
     redis.call('HDEL', states, '*' .. name)
   else
+    if redis.call('EXISTS', limits) == 0 then it.count_all() end
     redis.call('HSET', limits, name, words)
   end
   it.forget_limit(name)

@@ -68,11 +68,7 @@ local function reap(key, id, deadline)
   push_suspects(to.suspects)
   rung, to.suspects = rung + #to.suspects, {}
   rung = rung + write_places(to, only ~= 'several' and reaped > 0)
-  if has_groups then
-    local indices = {}
-    for i, entry in ipairs(entries) do indices[i] = entry[3] end
-    groups().vacate_all(id, indices)
-  end
+  if has_groups then groups().vacate_entries(id, entries) end
   redis.call('DEL', key)
   redis.call('ZREM', unacked, id)
   reaped, messages = reaped + 1, messages + #entries

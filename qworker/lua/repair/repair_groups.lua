@@ -69,7 +69,7 @@ end
 
 local busy, ids, ids_read = {}, nil, false
 for i = 1, #flat, 2 do
-  local token, name = flat[i], flat[i + 1]
+  local token, name = flat[i], groups().name_of(flat[i + 1])
   local lease, index = string.match(token, '^([^:]+):(.*)$')
   local there = lease and is_held(lease, index)
   if not lease then
@@ -83,7 +83,7 @@ for i = 1, #flat, 2 do
       redis.call('HDEL', slots, token)
     end
   end
-  if there or not repair then
+  if (there or not repair) and name == flat[i + 1] then
     busy[name] = (busy[name] or 0) + 1
     local parent = groups().parent_of(name)
     if parent then busy[parent] = (busy[parent] or 0) + 1 end
