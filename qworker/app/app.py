@@ -128,7 +128,8 @@ class QWorker(ConnectedApp):
         of one message · max_wait: how long an incomplete batch waits for more, up to a minute · at_most_once: ack
         before the handler starts, never run it twice · result: how long to keep its return value (1 s to 30 days) for
         handles of `start`, default not at all · group: name of the group of its messages, or a function of the call's
-        arguments that returns one · ordered: messages of a group run one at a time, in order.
+        arguments that returns one · limit_key: the key whose limits hold for its messages, or a function that returns
+        one; `qworker limit set <queue> <key>/` sets them · ordered: messages of a group run one at a time, in order.
 
         A function that is redefined (a notebook cell or a module loaded again) replaces its task; another function
         cannot take its name.

@@ -9,7 +9,6 @@ from qworker.app.trace import outgoing
 from qworker.client.new_message import new_message
 from qworker.engine.options import SendOptions
 from qworker.errors import NoResultError
-from qworker.wire.groups import flag_of
 
 if TYPE_CHECKING:
     from qworker.app.definition import Definition
@@ -43,12 +42,7 @@ class CallMessages(Generic[P, R]):
 
     def group_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the stored name of the group of a call; options of the send go before those of the task."""
-        options = self.task.task_options
-        if self._options.group is not None:
-            return flag_of(self._options.group, self._options.ordered)
-        if options.group is None:
-            return ""
-        return options.group_of(self.task.name, args, kwargs)
+        return self.task.task_options.group_of(self.task.name, args, kwargs, self._options)
 
     def _message(
         self,

@@ -48,6 +48,12 @@ def check_part(
         raise InvalidOptionError(where, "takes batches", "take tasks of one message")
     if task.is_run and not member:
         raise InvalidOptionError(where, "is a run", "call its steps in the run instead")
+    if not (first or member) and callable(task.task_options.limit_key):
+        raise InvalidOptionError(
+            where,
+            "has a limit_key that depends on its arguments, of which the first is not known yet",
+            "take a task whose limit_key is a name",
+        )
     if not (first or member) and options.group is None and callable(task.task_options.group):
         raise InvalidOptionError(
             where,

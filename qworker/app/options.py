@@ -14,7 +14,7 @@ from qworker.config.name_kinds import NameKind
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
 from qworker.errors import InvalidOptionError, shown
-from qworker.wire.groups import flag_of
+from qworker.wire.groups import flag_of, is_group
 from qworker.wire.names import check_queue
 from qworker.wire.result import MAX_KEEP_MS
 
@@ -25,6 +25,10 @@ _GROUP: Final = _SEND["group"]
 _RETRY: Final = Retry.exponential("1s", cap="10m")
 _RETRY_TEXT: Final = 'Retry.exponential("1s", cap="10m")'
 _MAX_BATCH: Final = 1000
+#: Bytes of a key of limits: it and the name of a group are together the name of one.
+_MAX_KEY: Final = 128
+#: The group of messages with a key of limits and no group of their own.
+_ALL: Final = "all"
 
 
 class TaskOptionsDict(TypedDict, total=False):
@@ -39,6 +43,7 @@ class TaskOptionsDict(TypedDict, total=False):
     at_most_once: bool
     result: Duration | None
     group: str | Callable[..., str | None] | None
+    limit_key: str | Callable[..., str | None] | None
     ordered: bool
 
 
@@ -77,6 +82,28 @@ class GroupsKind(Kind):
         if callable(value):
             return value
         return _GROUP.check(value, field)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitKeysKind(Kind):
+    """The key whose limits hold for each message: a name, or a function of the call's arguments that returns one."""
+
+    @property
+    def limit(self) -> str:
+        """How to write one."""
+        return (
+            "write a name without / and *, such as 'stripe', or a function such as "
+            f"lambda order: f'shop-{{order}}'; at most {_MAX_KEY} bytes"
+        )
+
+    def _checked(self, value: object, field: str) -> str | Callable[..., str | None]:
+        if callable(value):
+            return value
+        if not isinstance(value, str) or "/" in value or not is_group(value):
+            raise self._refused(value, field, "is not a key of limits")
+        if len(value.encode()) > _MAX_KEY:
+            raise self._refused(value, field, "is too long")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +165,50 @@ class TaskOptions(Options):
             none="no group",
         ),
     ] = None
+    limit_key: Annotated[
+        str | Callable[..., str | None] | None,
+        LimitKeysKind(
+            "key whose limits hold for the message, by name or by a function of the call's arguments",
+            none="no key",
+        ),
+    ] = None
     ordered: Annotated[bool, _SEND["ordered"]] = False
     time_limit_ms: int | None = field(init=False)
     ttl_ms: int | None = field(init=False)
     max_wait_ms: int = field(init=False)
     result_ms: int | None = field(init=False)
 
-    def group_of(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-        """Return the stored name of the group of a call; '' for none. Raises `InvalidOptionError` for a wrong one."""
-        group = self.group(*args, **kwargs) if callable(self.group) else self.group
+    def group_of(
+        self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any], sent: SendOptions
+    ) -> str:
+        """Return the stored name of the group of a call; '' for none. Raises `InvalidOptionError` for a wrong one.
+
+        A group that is `sent` with goes before that of the task. A key of limits is its parent.
+        """
+        field = f"group of task {task}"
+        group, ordered = sent.group, sent.ordered
         if group is None:
-            return ""
-        return flag_of(_GROUP.check(group, f"group of task {task}"), self.ordered)
+            group, ordered = _value(self.group, args, kwargs), self.ordered
+            group = None if group is None else _GROUP.check(group, field)
+        key = _value(self.limit_key, args, kwargs)
+        if key is not None:
+            key = _KEY.check(key, f"limit_key of task {task}")
+            if group is not None and "/" in group:
+                raise InvalidOptionError(
+                    field,
+                    f"{shown(group)} has a parent, and limit_key is the parent",
+                    "leave out the part before the slash, or the limit_key",
+                )
+            group = _GROUP.check(f"{key}/{group or _ALL}", field)
+        return "" if group is None else flag_of(group, ordered)
 
     def _check_together(self) -> None:
         if self.ordered and self.group is None:
             raise InvalidOptionError("ordered", "is set without group", "name the group too")
-        if self.group is not None and self.priority:
+        if self.priority and (self.group is not None or self.limit_key is not None):
             raise InvalidOptionError(
                 "priority",
-                "is set together with group",
+                f"is set together with {'limit_key' if self.group is None else 'group'}",
                 "groups take turns by their weights; leave one of them out",
             )
         if self.max_wait_ms and self.batch is None:
@@ -176,6 +227,13 @@ class TaskOptions(Options):
             )
 
 
+_KEY: Final = kinds_of(TaskOptions)["limit_key"]
+
+
+def _value(given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return given(*args, **kwargs) if callable(given) else given
+
+
 #: Names of other frameworks.
 _ELSEWHERE: Final = {
     **dict.fromkeys(
@@ -188,6 +246,10 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("result_ttl", "result_expires", "keep_result", "store_results"), "result"),
     **dict.fromkeys(("acks_late", "ack_late"), "at_most_once"),
     **dict.fromkeys(("queue_name", "routing_key"), "queue"),
+    **dict.fromkeys(
+        ("limit", "limits", "rate_limit", "rate", "concurrency", "concurrency_limit"), "limit_key"
+    ),
+    **dict.fromkeys(("concurrency_key", "partition_key", "throttle", "limiter"), "limit_key"),
 }
 
 

@@ -1,4 +1,4 @@
-"""`qworker limit`: list, set, remove; which groups wait."""
+"""`qworker limit`: list, set, show, remove; which groups wait."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from qworker.cli.framework.context import Session
+    from qworker.client.manage.limit_load import LimitLoad
     from qworker.client.manage.limits import GroupState, Limit
 
-__all__ = ["command", "limit_documents", "limit_table", "limits_of"]
+__all__ = [
+    "LOAD_COLUMNS",
+    "command",
+    "limit_documents",
+    "limit_table",
+    "limits_of",
+    "load_document",
+    "load_row",
+]
 
 _COLUMNS: Final = (
     Column("LIMIT", wide=True),
@@ -34,6 +43,14 @@ _GROUPS: Final = (
     Column("RUNNING"),
     Column("WAITS FOR", wide=True),
 )
+LOAD_COLUMNS: Final = (
+    Column("LIMIT", wide=True),
+    Column("IS", wide=True),
+    Column("GROUPS", number=True),
+    Column("WAITING", number=True),
+    Column("RUNNING", number=True),
+    Column("WAITS FOR", wide=True),
+)
 _NAMES: Final = (
     "NAME is a group (acme/ann), all groups of a parent together (acme/) or each of them (acme/*), "
     "or each group (*) or parent (*/)."
@@ -46,11 +63,27 @@ def command() -> None:
 
 
 @command.command("ls")
-@click.argument("queue", type=QUEUE)
+@click.argument("queue", type=QUEUE, required=False)
 @json_option
 @click.pass_obj
-def list_all(session: Session, queue: str) -> Output:
-    """List the limits of a queue."""
+def list_all(session: Session, queue: str | None) -> Output:
+    """List the limits of a queue, or of all queues."""
+    if queue is None:
+        by_queue = {name: limits_of(session, name) for name in session.queues.names()}
+        return Output(
+            {
+                "queues": [
+                    {"queue": name, "limits": limit_documents(found)}
+                    for name, found in by_queue.items()
+                    if found
+                ]
+            },
+            Table(
+                (Column("QUEUE", wide=True), *_COLUMNS),
+                [(name, *row) for name, found in by_queue.items() for row in _rows(found)],
+                "no queue has limits",
+            ),
+        )
     found = limits_of(session, queue)
     return Output(
         {"queue": queue, "limits": limit_documents(found)},
@@ -106,6 +139,35 @@ def set_one(
     queues = [*shared.queues]
     text = f"{name} of {', '.join(queues)} together: {limit.text}"
     return Output({**document, "queues": queues}, text)
+
+
+@command.command("show", epilog=_NAMES)
+@click.argument("queue", type=QUEUE)
+@click.argument("name", required=False)
+@json_option
+@click.pass_obj
+def show(session: Session, queue: str, name: str | None) -> Output:
+    """Show how much of the limits of a queue is used: what runs and waits, and when the next one may start.
+
+    NAME: only that limit. Looks at about 1,000 groups of each shard.
+    """
+    from qworker.client.manage.limit_load import limit_loads
+    from qworker.errors import InvalidOptionError
+
+    found = session.client.run(limit_loads(session.queues.get(queue).ref))
+    if name is not None:
+        chosen = [load for load in found if load.name == name]
+        if not chosen:
+            known = ", ".join(load.name for load in found) or "none"
+            raise InvalidOptionError(
+                "limit", f"{ascii(name)[:80]} is not one of {queue}", f"its limits: {known}"
+            )
+        found = chosen
+    now_ms = session.now_ms()
+    return Output(
+        {"queue": queue, "limits": [load_document(load, now_ms) for load in found]},
+        Table(LOAD_COLUMNS, [load_row(load, now_ms) for load in found], f"{queue} has no limits"),
+    )
 
 
 @command.command("rm", epilog=_NAMES)
@@ -165,10 +227,32 @@ def limit_documents(found: Mapping[str, tuple[Limit, list[str]]]) -> list[dict[s
 
 def limit_table(found: Mapping[str, tuple[Limit, list[str]]], none: str = "") -> Table:
     """Write limits as a table."""
-    rows = [
+    return Table(_COLUMNS, _rows(found), none)
+
+
+def _rows(found: Mapping[str, tuple[Limit, list[str]]]) -> list[tuple[str, ...]]:
+    return [
         (*_row(name, limit), ", ".join(others) or "-") for name, (limit, others) in found.items()
     ]
-    return Table(_COLUMNS, rows, none)
+
+
+def load_document(load: LimitLoad, now_ms: int) -> dict[str, Any]:
+    """Write a limit and what it holds for `--json`."""
+    return {
+        **_document(load.name, load.limit),
+        "groups": load.groups,
+        "waiting": load.waiting,
+        "running": load.running,
+        "full": load.full,
+        "until_ms": load.until_ms,
+        "waits_for": load.waits_for(now_ms) or None,
+    }
+
+
+def load_row(load: LimitLoad, now_ms: int) -> tuple[str, ...]:
+    """Write the same as a row of `LOAD_COLUMNS`."""
+    numbers = (f"{load.groups:,}", f"{load.waiting:,}", f"{load.running:,}")
+    return (load.name, load.limit.text, *numbers, load.waits_for(now_ms) or "-")
 
 
 def _document(name: str, limit: Limit) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def new_message(
     """Make a message of a body: bytes as they are, anything else as JSON. Raises `InvalidError`s.
 
     `sending` gets the body and the header flags, and may change the flags. Without a `message_id` it draws one. `group`
-    is the stored name of a group for options without one.
+    is the stored name of a group, '' for that of the options.
     """
     data = body if isinstance(body, bytes) else encode(body)
     check_size(data, LARGEST_MAXSIZE)
@@ -46,7 +46,7 @@ def new_message(
         flags["p"] = str(options.priority)
     if options.unique is not None:
         _mark_unique(flags, options)
-    if options.group is not None:
+    if not group and options.group is not None:
         group = flag_of(options.group, options.ordered)
     if group:
         flags["g"] = group

@@ -15,6 +15,7 @@ from qworker.health.groups import check_groups
 from qworker.health.passed_over import unless_broken
 from qworker.health.shared_limits import check_shared_limits
 from qworker.health.unknown_tasks import check_unknown
+from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OVERDUE_S", "check_queues"]
 
+#: What keys of groups end with.
+_OF_GROUPS: Final = {key.rpartition(":")[2] for key in QueueKeys("qworker", "name").of_groups()}
 #: A reaper passes every second, and waits up to 6 s after a gap: a queue that is later than this is not being reaped.
 OVERDUE_S: Final = 10.0
 #: Seconds for which a message of an ack may wait to be stored in another queue.
@@ -86,7 +89,9 @@ def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[
                 f"queue.{name}",
                 Status.PROBLEM,
                 f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
-                f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
+                f"qworker fsck {name} --repair renames it, and gives waiting messages their turns"
+                if error.key.rpartition(":")[2] in _OF_GROUPS
+                else f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
             )
     for name, queue in inspected.items():
         for unread in queue.unread if isinstance(queue, Inspection) else ():

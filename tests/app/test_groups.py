@@ -55,6 +55,62 @@ def test_calls_take_turns_by_the_group_of_their_arguments(app: QWorker) -> None:
     assert app.queue("mail").groups() == []
 
 
+def test_tasks_share_the_limits_of_a_key(app: QWorker) -> None:
+    """By name and by a function of the arguments; with groups of the task, of a send, and without."""
+
+    @app.task(queue="billing", limit_key="stripe")
+    def charge(order: int) -> None: ...
+
+    @app.task(queue="billing", limit_key="stripe", group=lambda tenant: tenant, ordered=True)
+    def refund(tenant: str) -> None: ...
+
+    @app.task(queue="mail", limit_key=lambda to: None if to == "none" else "stripe")
+    def mail(to: str) -> None: ...
+
+    app.queue("billing").set_limit("stripe/", concurrency=3)
+    charge.send(1)
+    refund.send_many(refund.call("acme") for _ in range(3))
+    charge.options(group="vip").send(2)
+    charge.options(group="vip").send(3)
+    mail.send("someone")
+    mail.send("none")
+    names = {group.name for group in app.queue("billing").groups()}
+    assert names == {"stripe/", "stripe/all", "=stripe/acme", "stripe/vip"}
+    assert [group.name for group in app.queue("mail").groups()] == ["stripe/all", "stripe/"]
+    assert len(received(app, "billing", "l1")) == 3
+    assert received(app, "billing", "l2") == []
+    app.queue("billing").set_limit("stripe/", concurrency=4)
+    assert len(received(app, "billing", "l3")) == 1
+
+
+@pytest.mark.parametrize("key", ["", "a/b", "a*", "=a", 7, "k" * 129, "a\nb"])
+def test_wrong_keys_of_limits(app: QWorker, key: Any) -> None:
+    """As an option and as what a function returns; the message says which task and what a key is."""
+    with pytest.raises(InvalidOptionError, match="limit_key"):
+        app.task(name="a", limit_key=key)(lambda: None)
+    wrong = app.task(name="b", queue="mail", limit_key=lambda: key)(lambda: None)
+    with pytest.raises(InvalidOptionError, match="limit_key of task b"):
+        wrong.send()
+    assert app.queue("mail").groups() == []
+
+
+def test_keys_of_limits_that_do_not_fit(app: QWorker) -> None:
+    """With a group that has a parent, a priority, and as a later step whose arguments are not known."""
+    task = app.task(name="a", queue="mail", limit_key="k", group="x/y")(lambda: None)
+    with pytest.raises(InvalidOptionError, match="leave out the part before the slash"):
+        task.send()
+    with pytest.raises(InvalidOptionError, match="limit_key"):
+        app.task(name="b", limit_key="k", priority=2)(lambda: None)
+    with pytest.raises(InvalidOptionError, match="did you mean limit_key"):
+        app.task(name="c", rate_limit="1/s")(lambda: None)  # type: ignore[call-overload]
+    first = app.task(name="d", queue="mail", result="1h")(lambda: 1)
+    later = app.task(name="e", queue="mail", limit_key=lambda number: f"k{number}")(
+        lambda number: None
+    )
+    with pytest.raises(InvalidOptionError, match="take a task whose limit_key is a name"):
+        chain(first.call(), later.then()).send()
+
+
 def test_an_ordered_group_keeps_its_order_over_retries(app: QWorker) -> None:
     """The one that failed runs again before those behind it."""
     seen: list[int] = []
@@ -101,7 +157,7 @@ def test_limits_hold_at_once_and_in_each_shard(app: QWorker) -> None:
     assert len(received(app, "mail", "l1")) == 1
     assert received(app, "mail", "l2") == []
     limit = queue.set_limit("acme/", rate="100/s", burst=3)
-    assert (limit.concurrency, limit.rate, limit.burst) == (1, "100/1s", 3)
+    assert (limit.concurrency, limit.rate, limit.burst) == (1, "100/s", 3)
     queue.set_limit("acme/", concurrency=3)
     assert len(received(app, "mail", "l3")) == 2
     assert queue.remove_limit("acme/")
@@ -120,7 +176,7 @@ def test_a_burst_goes_with_the_rate_that_it_was_given_for(app: QWorker) -> None:
     queue = app.queue("mail")
     queue.set_limit("a", concurrency=4, rate="100/s", burst=50)
     changed = queue.set_limit("a", rate="10/s")
-    assert (changed.concurrency, changed.rate, changed.burst) == (4, "10/1s", None)
+    assert (changed.concurrency, changed.rate, changed.burst) == (4, "10/s", None)
     assert queue.set_limit("a", rate="20/s", burst=7).burst == 7
     assert queue.set_limit("a", weight=2).burst == 7
 

@@ -17,7 +17,7 @@ def test_limits_are_set_listed_and_removed(run, shop):
     assert run("limit", "set", "crm", "crm/*", "--weight", "0.5").code == 0
     none = {"MAX-WAITING": "-", "WITH": "-"}
     assert table(run("limit", "ls", "crm").lines) == [
-        none | {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/1s", "BURST": "5", "WEIGHT": "-"},
+        none | {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/s", "BURST": "5", "WEIGHT": "-"},
         none | {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-", "WEIGHT": "0.5"},
     ]
     run("limit", "set", "crm", "crm/*", "--concurrency", "0")
@@ -37,6 +37,52 @@ def test_groups_show_what_they_wait_for(run, shop):
     (group,) = run("limit", "groups", "crm", "--json").json["groups"]
     assert (group["group"], group["ordered"], group["waits_for"]) == ("a", True, "concurrency")
     assert "(2 in groups, see qworker limit groups crm)" in run("queue", "show", "crm").out
+
+
+def test_limits_of_all_queues_are_listed(run, shop):
+    """Those without any are left out."""
+    assert "no queue has limits" in run("limit", "ls").err
+    for name in ("crm", "mails", "plain"):
+        shop.queue(name).create()
+    shop.queue("crm").set_limit("a", rate="1/m")
+    shop.queue("mails").set_limit("*", concurrency=2)
+    rows = table(run("limit", "ls").lines)
+    assert [(row["QUEUE"], row["LIMIT"], row["RATE"]) for row in rows] == [
+        ("crm", "a", "1/m"),
+        ("mails", "*", "-"),
+    ]
+    assert [each["queue"] for each in run("limit", "ls", "--json").json["queues"]] == [
+        "crm",
+        "mails",
+    ]
+
+
+def test_a_limit_shows_how_much_of_it_is_used(run, shop):
+    """What runs and waits under a parent, a group and all groups; and when the next may start."""
+    queue = shop.queue("crm")
+    queue.set_limit("api/", concurrency=1)
+    queue.set_limit("slow", rate="1/h")
+    queue.set_limit("*", concurrency=2)
+    queue.send_all([b"1", b"2", b"3"], group="api/acme")
+    queue.send_all([b"1", b"2"], group="slow")
+    queue.send_all([b"1", b"2", b"3"], group="other")
+    assert len(queue.receive(100)) == 4
+    by_name = {one["limit"]: one for one in run("limit", "show", "crm", "--json").json["limits"]}
+    used = {name: (one["groups"], one["waiting"], one["running"]) for name, one in by_name.items()}
+    assert used == {"api/": (1, 2, 1), "slow": (1, 1, 1), "*": (3, 4, 4)}
+    assert by_name["api/"]["waits_for"] == "one running"
+    assert by_name["slow"]["until_ms"] > 0
+    (row,) = table(run("limit", "show", "crm", "slow").lines)
+    assert (row["IS"], row["WAITING"]) == ("rate 1/h, burst 1", "1")
+    assert row["WAITS-FOR"].startswith("its rate,")
+
+
+def test_a_limit_that_there_is_not_is_not_shown(run, shop):
+    """The message names those that there are."""
+    shop.queue("crm").set_limit("api/", concurrency=1)
+    ran = run("limit", "show", "crm", "ap")
+    assert ran.code == 2
+    assert "its limits: api/" in ran.err
 
 
 @pytest.mark.bad_input("command line: limits out of range")
@@ -65,10 +111,10 @@ def test_a_limit_over_several_queues(run, shop):
         shop.queue(name).create()
     words = ("--rate", "100/s", "--concurrency", "5")
     ran = run("limit", "set", "crm", "stripe/", "--with", "billing", *words)
-    text = "stripe/ of billing, crm together: concurrency 5, rate 100/1s"
+    text = "stripe/ of billing, crm together: concurrency 5, rate 100/s"
     assert (ran.code, ran.out.strip()) == (0, text)
     assert (
-        "concurrency 2, rate 100/1s"
+        "concurrency 2, rate 100/s"
         in run("limit", "set", "billing", "stripe/", "--concurrency", "2").out
     )
     (row,) = table(run("limit", "ls", "crm").lines)

@@ -256,6 +256,25 @@ def test_top_once_shows_queues_workers_and_handlers(run, shop):
     ]
 
 
+def test_top_shows_limits_under_which_messages_wait(run, shop):
+    """The most loaded first, and when the next may start; also as JSON, and none under which nothing waits."""
+    crm, mails = shop.queue("crm"), shop.queue("mails")
+    crm.set_limit("api/", rate="1/h")
+    crm.set_limit("idle", concurrency=3)
+    mails.set_limit("*", concurrency=1)
+    crm.send_all([b"1", b"2"], group="api/acme")
+    mails.send_all([b"1", b"2", b"3", b"4"], group="a")
+    assert (len(crm.receive(10)), len(mails.receive(10))) == (1, 1)
+    out = run("top", "--once", "--every", "200ms").out
+    assert "LIMITS (2)" in out
+    lines = [" ".join(line.split()) for line in out.splitlines()]
+    assert "mails * concurrency 1 1 3 1 one running" in lines
+    assert any(line.startswith("crm api/ rate 1/h, burst 1 1 1 1 its rate, ") for line in lines)
+    (first, second) = run("top", "--json", "--every", "200ms").json["limits"]
+    assert (first["queue"], first["waiting"], first["full"]) == ("mails", 3, 1)
+    assert (second["limit"], second["until_ms"] > 0) == ("api/", True)
+
+
 def test_top_reports_missing_workers_and_reapers(run, shop):
     """No reaper and no worker is the first thing to know."""
     ran = run("top", "--once", "--every", "200ms")
@@ -289,6 +308,8 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
 
     from qworker.cli.top.sampler import Snapshot
     from qworker.cli.top.screen import compose
+    from qworker.client.manage.limit import Limit
+    from qworker.client.manage.limit_load import LimitLoad
     from qworker.client.namespace.workers import Reaper, Worker
 
     handlers = tuple(
@@ -304,7 +325,9 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
     queues = {
         name: shop_inspect(shop, name) for name in [*(f"queue-{at}" for at in range(40)), "odd"]
     }
-    picture = Snapshot("server", 1000, 1, queues, {}, workers, (Reaper("r", 0),))
+    load = LimitLoad("api/", Limit(rate="100/s"), 3, 70, 5, 0, 1300)
+    limits = (("queue-1", load),) * 20
+    picture = Snapshot("server", 1000, 1, queues, {}, workers, (Reaper("r", 0),), limits)
     output = io.StringIO()
     screen = Console(file=output, width=width, height=height, color_system=None)
 

@@ -53,7 +53,7 @@ def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, sho
     form |= {"weight": "2.5", "max_waiting": ""}
     moved = browser.post(f"{PAGE}/set", form)
     assert moved.status_code == 303
-    assert "crm/* 5 100/1s 7 2.5 –" in text(browser, moved.headers["location"])
+    assert "crm/* 5 100/s 7 2.5 –" in text(browser, moved.headers["location"])
     assert browser.post(f"{PAGE}/set", {"name": "crm/*", "rate": "0"}).status_code == 303
     assert shop.queue().limits()["crm/*"].words == "c=5 w=2.5"
     for wrong in (

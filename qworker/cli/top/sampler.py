@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from qworker.cli.framework.output import Block, Heading, Table
 from qworker.cli.framework.terminal import Cell, Column, plain
+from qworker.cli.limit import LOAD_COLUMNS, load_document, load_row
 from qworker.cli.queue.show import queue_document, queue_row
 from qworker.cli.worker.group import last_seen
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
+from qworker.client.manage.limit_load import LimitLoad, limit_loads
 from qworker.client.namespace.workers import Reaper, Running, Worker, read_reapers, read_workers
 from qworker.errors import (
     BrokenQueueError,
@@ -29,12 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HANDLER_COLUMNS",
+    "LIMIT_COLUMNS",
     "QUEUE_COLUMNS",
     "TOP_WORKER_COLUMNS",
     "Sampler",
     "Snapshot",
     "handler_rows",
     "headline",
+    "limit_rows",
     "queue_rows",
     "snapshot_document",
     "snapshot_text",
@@ -45,6 +50,9 @@ T = TypeVar("T")
 
 #: Snapshots that a rate is taken over: enough to be steady, few enough to follow.
 _KEPT: Final = 6
+#: Queues whose limits are read, and limits that are shown.
+_LIMITED_QUEUES: Final = 5
+_LIMITS: Final = 20
 
 QUEUE_COLUMNS: Final = (
     Column("QUEUE"),
@@ -67,6 +75,7 @@ TOP_WORKER_COLUMNS: Final = (
     Column("MEMORY", number=True, spare=2),
     Column("SEEN"),
 )
+LIMIT_COLUMNS: Final = (Column("QUEUE", wide=True), *LOAD_COLUMNS)
 HANDLER_COLUMNS: Final = (
     Column("RUNNING", number=True),
     Column("TASK"),
@@ -80,7 +89,8 @@ HANDLER_COLUMNS: Final = (
 class Snapshot:
     """Everything at one instant. `problem` says why a newer snapshot could not be taken.
 
-    `unknown`: which of workers and reapers could not be read, because their node of a Cluster is away.
+    `limits`: by queue and load, those under which messages wait. `unknown`: which of workers and reapers could not be
+    read, because their node of a Cluster is away.
     """
 
     server: str
@@ -90,6 +100,7 @@ class Snapshot:
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     workers: tuple[Worker, ...] = ()
     reapers: tuple[Reaper, ...] = ()
+    limits: tuple[tuple[str, LimitLoad], ...] = ()
     problem: str = ""
     unknown: tuple[str, ...] = ()
 
@@ -127,10 +138,30 @@ class Sampler:
             {name: _rates(earlier.get(name), queue) for name, queue in queues.items()},
             tuple(workers or ()),
             tuple(reapers or ()),
+            tuple(self._limits(queues)),
             unknown=tuple(name for name, found in lists.items() if found is None),
         )
         self._kept.append(snapshot)
         return snapshot
+
+    def _limits(
+        self, queues: Mapping[str, Inspection | BrokenQueueError]
+    ) -> list[tuple[str, LimitLoad]]:
+        """Read the limits under which messages wait, of the queues with the most in groups."""
+        grouped = {
+            name: queue.grouped
+            for name, queue in queues.items()
+            if isinstance(queue, Inspection) and queue.grouped
+        }
+        names = heapq.nlargest(_LIMITED_QUEUES, grouped, key=grouped.__getitem__)
+        found = []
+        for name in names:
+            try:
+                loads = self._session.client.run(limit_loads(self._session.queues.ref(name)))
+            except (BrokenQueueError, UnavailableError, InDoubtError, LoadingError):
+                continue  # the row of the queue shows that, now or next time
+            found += [(name, load) for load in loads if load.waiting]
+        return sorted(found, key=lambda pair: (-pair[1].waiting, pair[0], pair[1].name))[:_LIMITS]
 
     def _unless_away(self, read: Callable[[Session, int], list[T]], now_ms: int) -> list[T] | None:
         """Read a list; None while its node of a Cluster is away."""
@@ -209,6 +240,11 @@ def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
     ]
 
 
+def limit_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+    """Write the limits under which messages wait as rows of `LIMIT_COLUMNS`."""
+    return [[name, *load_row(load, snapshot.now_ms)] for name, load in snapshot.limits]
+
+
 def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
     """Write a snapshot for `--json`."""
     return {
@@ -218,6 +254,10 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
         "queues": [
             queue_document(name, queue, rates=snapshot.rates.get(name, {}))
             for name, queue in snapshot.queues.items()
+        ],
+        "limits": [
+            {"queue": name, **load_document(load, snapshot.now_ms)}
+            for name, load in snapshot.limits
         ],
         "workers": [worker.document() for worker in snapshot.workers],
         "reapers": [
@@ -232,12 +272,15 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def snapshot_text(snapshot: Snapshot) -> Iterator[str | Block]:
-    """Write a snapshot as text: facts, queues, workers, running handlers."""
+    """Write a snapshot as text: facts, queues, limits, workers, running handlers."""
     facts = headline(snapshot).items()
     yield " · ".join(f"{name} {plain(cell)}" for name, cell in facts)
     yield Heading(f"QUEUES ({len(snapshot.queues)})")
     if snapshot.queues:
         yield Table(QUEUE_COLUMNS, queue_rows(snapshot))
+    if snapshot.limits:
+        yield Heading(f"LIMITS ({len(snapshot.limits)})")
+        yield Table(LIMIT_COLUMNS, limit_rows(snapshot))
     if snapshot.workers:
         yield Heading(f"WORKERS ({len(snapshot.workers)})")
         yield Table(TOP_WORKER_COLUMNS, worker_rows(snapshot))

@@ -22,12 +22,14 @@ from qworker.cli.framework.errors import describe
 from qworker.cli.framework.terminal import Cell, Column, console, make_table, styled, without_spare
 from qworker.cli.top.sampler import (
     HANDLER_COLUMNS,
+    LIMIT_COLUMNS,
     QUEUE_COLUMNS,
     TOP_WORKER_COLUMNS,
     Sampler,
     Snapshot,
     handler_rows,
     headline,
+    limit_rows,
     queue_rows,
     worker_rows,
 )
@@ -43,6 +45,7 @@ _KEY_S: Final = 0.1
 _QUIT: Final = frozenset("qQ\x03")
 #: Lines beside rows and problem: the facts, an empty line, a title and a header per table, the footer and one more.
 _FRAME: Final = 13
+_ROOM_FOR_LIMITS: Final = 12
 
 
 def watch(sampler: Sampler, every_s: float, hint: str = "") -> None:
@@ -74,12 +77,17 @@ def compose(snapshot: Snapshot, screen: Console, hint: str = "") -> RenderableTy
     rows = max(3, screen.height - _FRAME - len(problem.wrap(screen, screen.width)))
     queues, workers = queue_rows(snapshot), worker_rows(snapshot)
     handlers = handler_rows(snapshot)
+    # A small screen has no room for them.
+    limits = limit_rows(snapshot)[: rows // 4] if rows >= _ROOM_FOR_LIMITS else []
+    rows -= len(limits) + 3 if limits else 0
     least = max(1, rows // 4)
     for_workers = min(len(workers), max(least, rows - len(queues) - len(handlers)))
     for_handlers = min(len(handlers), max(least, rows - len(queues) - for_workers))
     parts: list[RenderableType] = [_facts(snapshot), *([problem] if problem else [])]
     width, for_queues = screen.width, rows - for_workers - for_handlers
     parts += _section("QUEUES", QUEUE_COLUMNS, queues, for_queues, width)
+    if limits:
+        parts += _section("LIMITS", LIMIT_COLUMNS, limits, len(limits), width)
     parts += _section("WORKERS", TOP_WORKER_COLUMNS, workers, for_workers, width)
     parts += _section("RUNNING HANDLERS", HANDLER_COLUMNS, handlers, for_handlers, width)
     parts.append(Text())

@@ -35,7 +35,12 @@ class RateKind(Kind):
         if not isinstance(value, str) or (match := _RATE.fullmatch(value)) is None:
             raise self._refused(value, field, "is not a rate")
         period_ms = _period_ms(match[2], field)
-        return f"{match[1]}/{format_ms(period_ms)}"
+        return f"{match[1]}/{_per(period_ms)}"
+
+
+def _per(period_ms: int) -> str:
+    text = format_ms(period_ms)
+    return text[1:] if text in ("1ms", "1s", "1m", "1h", "1d") else text
 
 
 def _period_ms(text: str, field: str) -> int:
@@ -135,7 +140,7 @@ class Limit(Options):
 
     @property
     def text(self) -> str:
-        """The limits for people: `concurrency 5, rate 100/1s`."""
+        """The limits for people: `concurrency 5, rate 100/s`."""
         given = (
             ("concurrency", self.concurrency),
             ("rate", self.rate),
@@ -159,7 +164,7 @@ class Limit(Options):
 
         # The rate of a share is a part of one, in a long period.
         count, _, period = ("" if "s" in found else found.get("r", "")).partition("/")
-        rate = f"{count}/{format_ms(int(period))}" if count.isdigit() and period.isdigit() else None
+        rate = f"{count}/{_per(int(period))}" if count.isdigit() and period.isdigit() else None
         try:
             return cls(
                 concurrency=number("c"),

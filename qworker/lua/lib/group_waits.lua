@@ -82,6 +82,16 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return one.first <= one.last
   end
 
+  -- Those that have `left` the line are often the first that stood there when `window` was read, and nothing has been written
+  -- to it since: then these are removed as a range. Returns whether they are removed.
+  function it.leave_first(left, window)
+    for i = 1, #left do
+      if left[i] ~= window[2 * i - 1] then return false end
+    end
+    if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end
+    return true
+  end
+
   -- Write who stands in line, and where: {virtual time, name, …}, and who has left it. One that ran empty may have got
   -- members since, from a list of ready. `removed`: those that have left are out of the store already.
   function it.set_turns(stand, left, removed)

@@ -49,6 +49,29 @@ function turns.families(it)
   return self
 end
 
+-- Put the members that were taken into the batch, and messages without a group into the places that are theirs.
+function turns.mix(batch, taken, items, heads, plain, read_plain)
+  if plain == 0 then
+    batch.items, batch.heads, batch.number = items, heads, #items
+    return
+  end
+  read_plain(plain)
+  local names, plain_items, plain_heads, at, number = taken.names, batch.items, batch.heads, 0, 0
+  batch.items, batch.heads, taken.names = {}, {}, {}
+  for i, item in ipairs(items) do
+    local head = heads[i]
+    if not item then
+      at = at + 1
+      item, head = plain_items[at], plain_heads[at]
+    end
+    if item then
+      number = number + 1
+      batch.items[number], batch.heads[number], taken.names[number] = item, head, names[i]
+    end
+  end
+  batch.number = number
+end
+
 -- What each message that waited was waiting for, as far as the limits tell now that it is taken: the one that its group is
 -- at, or else that of its parent, or its turn.
 local SHORT_MS = 100

@@ -168,48 +168,13 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   return taken
 end
 
--- Put the members that were taken into the batch, and messages without a group into the places that are theirs.
-function turns.mix(batch, taken, items, heads, plain, read_plain)
-  if plain == 0 then
-    batch.items, batch.heads, batch.number = items, heads, #items
-    return
-  end
-  read_plain(plain)
-  local names, plain_items, plain_heads, at, number = taken.names, batch.items, batch.heads, 0, 0
-  batch.items, batch.heads, taken.names = {}, {}, {}
-  for i, item in ipairs(items) do
-    local head = heads[i]
-    if not item then
-      at = at + 1
-      item, head = plain_items[at], plain_heads[at]
-    end
-    if item then
-      number = number + 1
-      batch.items[number], batch.heads[number], taken.names[number] = item, head, names[i]
-    end
-  end
-  batch.number = number
-end
-
--- Those that have left the line are often the first that stood there: these are removed as a range. Nothing has been written
--- to the line since it was read. Returns whether all that have left are removed.
-function turns.leave_first(it, taken)
-  local left, window = taken.left, taken.window
-  if #left == 0 then return true end
-  for i = 1, #left do
-    if left[i] ~= window[2 * i - 1] then return false end
-  end
-  redis.call('ZREMRANGEBYRANK', it.turns, 0, #left - 1)
-  return true
-end
-
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it = groups()
   if taken then
     if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
-    local left = turns.leave_first(it, taken)
+    local left = it.leave_first(taken.left, taken.window)
     taken.families.write()
     if #taken.emptied > 0 then it.note_recent(taken.emptied) end
     it.finish()

@@ -48,8 +48,10 @@ local function first_score(key, number)
   local score = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   return score and text(tonumber(score)) or ''
 end
-local attributes, has_groups = redis.call('HGETALL', meta), false
+local attributes = redis.call('HGETALL', meta)
 for i = 1, #attributes, 2 do has_groups = has_groups or attributes[i] == 'groups' end
+refused = has_groups and broken_queue(ALL_LEVELS)
+if refused then return refused end
 local delays, leases = redis.call('ZCARD', delayed), redis.call('ZCARD', unacked)
 -- Members of groups that wait: their scores are seats, see lib/groups.lua.
 local SEATS_FROM, SEATS, HEADS = 4503599627370496, 2147483648, 32
