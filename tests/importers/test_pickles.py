@@ -156,30 +156,32 @@ def text(value: bytes) -> bytes:
     return b"X" + struct.pack("<I", len(value)) + value
 
 
+#: Numbers of one hash, pickled.
+CLASHING = [long(number * P) for number in range(5_000)]
 BOMBS = {
     "a memo entry far away": (b"Nr\xff\xff\xff\x0f.", None),
     "a memo entry beyond memory": (b"Nr\xff\xff\xff\xff.", None),
     "a frame beyond memory": (b"\x80\x04\x95" + b"\xff" * 7 + b"\x7fN.", "cannot be read"),
     "one text many times": (b"(" + text(b"x" * MIB) + b"2" * 100 + b"l.", "expands to more than 67"),
     "one number many times": (b"(" + long(2 ** (8 * MIB)) + b"2" * 100 + b"l.", "expands to more than 67"),
-    "keys of one hash": (b"}(" + b"".join(long(n * P) + b"N" for n in range(5_000)) + b"u.", "with one hash"),
+    "keys of one hash": (b"}(" + b"".join(n + b"N" for n in CLASHING) + b"u.", "with one hash"),
     "keys of one hash, one by one": (
-        b"}" + b"".join(long(n * P) + b"Ns" for n in range(5_000)) + b".", "with one hash"
+        b"}" + b"".join(n + b"Ns" for n in CLASHING) + b".", "with one hash"
     ),
     "keys of one hash in a new dict": (
-        b"(" + b"".join(long(n * P) + b"N" for n in range(5_000)) + b"d.", "with one hash"
+        b"(" + b"".join(n + b"N" for n in CLASHING) + b"d.", "with one hash"
     ),
     "keys of one hash in a set": (
-        b"\x80\x04\x8f(" + b"".join(long(n * P) for n in range(5_000)) + b"\x90.", "with one hash"
+        b"\x80\x04\x8f(" + b"".join(CLASHING) + b"\x90.", "with one hash"
     ),
     "keys of one hash in a frozen set": (
-        b"\x80\x04(" + b"".join(long(n * P) for n in range(5_000)) + b"\x91.", "with one hash"
+        b"\x80\x04(" + b"".join(CLASHING) + b"\x91.", "with one hash"
     ),
     "keys of one hash in a set of old": (
-        b"cbuiltins\nset\n((" + b"".join(long(n * P) for n in range(5_000)) + b"ltR.", "with one hash"
+        b"cbuiltins\nset\n((" + b"".join(CLASHING) + b"ltR.", "with one hash"
     ),
     "keys of one hash, as tuples": (
-        b"}(" + b"".join(long(n * P) + b"\x85N" for n in range(5_000)) + b"u.", "with one hash"
+        b"}(" + b"".join(n + b"\x85N" for n in CLASHING) + b"u.", "with one hash"
     ),
     "a key that is hashed for ever": (b"}K\x00" + b"2\x86" * 60 + b"Ns.", "not a plain value"),
     "a copy of a copy": (
