@@ -30,9 +30,9 @@ def test_late_replies_are_not_taken_for_those_of_the_next_trip(proxy: ChaosProxy
     """Calls without a reply in time are left to their caller, and their connection is not used again."""
     factory = ConnectionFactory(proxy.url)
     connections = ConnectionSet(factory)
-    connections.to(factory.locate()).connection._sock.settimeout(0.1)
+    connections.to(factory.locate())
     proxy.blackhole = True
-    assert call_all(factory, connections, echoes("late", "later"))[0] == {}
+    assert call_all(factory, connections, echoes("late", "later"), within_s=0.1)[0] == {}
     assert connections.known(factory.locate()) is None
     proxy.blackhole = False
     assert call_all(factory, connections, echoes("a", "b"))[0] == {0: b"a", 1: b"b"}

@@ -63,17 +63,19 @@ def test_results_of_queues_on_several_nodes(url: str, namespace: str) -> None:
 
 
 def test_a_distant_server(namespace: str) -> None:
-    """30 ms away, a wait takes some trips more than its message."""
+    """30 ms away, a wait takes some trips more than its message. Its worker is near: it makes a hundred of them."""
     with servers.start("valkey", far=False) as server, Relay(server.url, rtt_ms=30) as relay:
-        app = QWorker(namespace, url=relay.url)
+        far, near = QWorker(namespace, url=relay.url), QWorker(namespace, url=server.url)
+        for app in (far, near):
 
-        @app.task(result="1h")
-        def double(n: int) -> int:
-            return 2 * n
+            @app.task(name="double", result="1h")
+            def double(n: int) -> int:
+                return 2 * n
 
-        handle = double.start(4)
-        timer = threading.Timer(0.1, lambda: drain(app))
+        handle = far.find("double").start(4)
+        timer = threading.Timer(0.1, lambda: drain(near))
         timer.start()
         assert handle.result("1m") == 8
         timer.join()
-        app.close()
+        far.close()
+        near.close()

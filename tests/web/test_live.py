@@ -96,6 +96,7 @@ async def stream(dashboard: Dashboard, path: str, base: str = "") -> AsyncIterat
         await asyncio.wait_for(answering, DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_a_stream_sends_the_changing_part_when_it_changes(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:
@@ -192,6 +193,7 @@ def test_viewers_of_two_mounts_share_no_links(made: Callable[..., Dashboard], sh
     asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
 
 
+@pytest.mark.slow
 def test_pages_with_readings_of_their_own_follow_too(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:
@@ -267,6 +269,7 @@ def test_a_stream_ends_with_the_dashboard(made: Callable[..., Dashboard], shop: 
     asyncio.run(asyncio.wait_for(watch(), DEADLINE_S))
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("dashboard: a server that is away")
 def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
     """Before anything was read a page asks again; afterwards it has the last figures, and says since when."""
@@ -306,6 +309,7 @@ def test_pages_outlast_a_server_that_is_away(tmp_path: Path) -> None:
     dashboard.close()
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("dashboard: a server that hangs")
 def test_every_page_says_that_the_server_is_away_and_comes_back(
     monkeypatch: pytest.MonkeyPatch,
