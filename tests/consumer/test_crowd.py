@@ -11,6 +11,9 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import cast
+from urllib.parse import quote
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -155,6 +158,33 @@ def test_what_others_push_is_found_in_any_queue(server: Server, namespace: str) 
             some.push_plainly(39)
             return some.until_started(["q39"])
 
+        keep_within(2 + promised_s(some.rtt_s), found_s)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queues", [12, 150])
+def test_what_others_push_is_found_beside_queues_that_may_not_be_read(
+    server: Server, namespace: str, queues: int
+) -> None:
+    """The server refuses a look at all queues for one of them: its halves are looked at, and theirs."""
+    refused = {1, queues - 2}
+    with server.redis() as redis:
+        shared = [f"~{namespace}:[a-z]*"]
+        own = [f"~{namespace}:{{q{number}}}:*" for number in {*range(queues)} - refused]
+        rights = ["on", ">pw", "&*", "+@all", *shared, *own]
+        redis.execute_command("ACL", "SETUSER", namespace, *rights)
+    guarded = SimpleNamespace(
+        url=f"unix://{namespace}:pw@{quote(server.socket)}", redis=server.redis, pid=server.pid
+    )
+    with crowd(cast(Server, guarded), namespace, queues=queues) as some, running(some.far):
+
+        def found_s() -> float:
+            some.started.clear()
+            for number in (0, queues // 2, queues - 1):
+                some.push_plainly(number)
+            return some.until_started(["q0", f"q{queues // 2}", f"q{queues - 1}"])
+
+        until(lambda: some.served_s(0) >= 0)
         keep_within(2 + promised_s(some.rtt_s), found_s)
 
 

@@ -190,8 +190,8 @@ class Fetcher:
     ) -> None:
         """Read the replies that are there. `busy`, `collected`, `most`: as for `more`. Raises `Abandoned`."""
         self.receiver.release_all()
-        self._poller.retry()
         self._pipeline.take(ready)
+        self._poller.retry()
         for bell, queue in self._waits.take(ready):
             count = self.planner.room(queue, busy, collected)
             # The wait may have begun before the handlers that keep it busy, or before it was asked to stop.

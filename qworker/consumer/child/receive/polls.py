@@ -77,8 +77,8 @@ class Poller:
         )
 
     def begin_if_due(self, *, any_ready: bool) -> None:
-        """Poll all usable queues if it is time to and no poll is in flight."""
-        if self.due_in(any_ready=any_ready) > 0 or self._in_flight:
+        """Poll all usable queues if it is time to, and no poll is in flight or being repeated in halves."""
+        if self._in_flight or self._retries or self.due_in(any_ready=any_ready) > 0:
             return
         now, glances = monotonic(), None if self._schedule.requested else self._glances
         self._schedule.begin(now)

@@ -11,6 +11,7 @@ from qworker.engine.raw import raw
 from qworker.engine.receive import PAUSED
 from qworker.errors import QworkerError
 from qworker.telemetry.guarded import guarded
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
@@ -63,6 +64,7 @@ class DoorbellWaits:
         self._receiver = receiver
         self._leases = leases
         self._slots = slots
+        self._throttle = LogThrottle()
         #: When a bell rang, None once the next wait has begun; and how long that takes lately, None: unknown.
         self._rang_at: float | None = None
         self._away_s: float | None = None
@@ -161,7 +163,7 @@ class DoorbellWaits:
         try:
             token = bell.connection.finish()
         except QworkerError as error:
-            _log.error("doorbell_broken", error=str(error))
+            self._note(error)
             bell.deaf_until = monotonic() + _DEAF_S
             token = None
             # A poll finds the queue that caused the error, and the next wait is without it.
@@ -187,7 +189,12 @@ class DoorbellWaits:
         try:
             bell.connection.call(raw("RPUSH", queue.keys.wake, 1))
         except QworkerError as error:
-            _log.error("doorbell_broken", error=str(error))
+            self._note(error)
+
+    def _note(self, error: QworkerError) -> None:
+        """Log that a bell cannot be waited at or rung: a queue that stays broken would be named every few seconds."""
+        if (suppressed := self._throttle.admit(type(error).__name__)) is not None:
+            _log.error("doorbell_broken", error=str(error), held_back=suppressed)
 
     def pass_on(self, bell: Doorbell, queue: QueueState) -> None:
         """Ring for a suspect that this child may not take, and leave the bell to idle children for a moment."""
