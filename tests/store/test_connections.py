@@ -30,7 +30,7 @@ from qworker.store.url import ServerURL
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.store.connecting import aconnect
-from tests.timing import DEADLINE_S, Watch
+from tests.timing import DEADLINE_S, Watch, looks
 
 SECRET = "S3CR3T"
 
@@ -236,15 +236,23 @@ class TestCancelling:
     """Trap: a cancelled BLPOP removes its item from the server and loses it."""
 
     @staticmethod
-    async def cancelled(proxy, waiting):
-        """Cancel `waiting` while its reply is on the way."""
-        proxy.delay_s = 0.1
+    async def cancelled(proxy, store_url, queue_name, waiting):
+        """Cancel `waiting` once the server has taken the item of the queue, while its reply is on the way."""
+        proxy.on_request = lambda data: setattr(proxy, "blackhole", True)
         task = asyncio.ensure_future(waiting)
-        await asyncio.sleep(0.15)
+        for _ in looks():
+            await asyncio.sleep(0)
+            if run(store_url, "LLEN", queue_name) == 0:
+                break
+        for _ in range(10):
+            await asyncio.sleep(
+                0
+            )  # it reads by then: asyncio.wait_for of Python 3.11 loses a cancel while it writes
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        proxy.delay_s = 0
+        proxy.on_request = None
+        proxy.heal()
 
     def test_ours_closes_the_connection(self, store_url, proxy, queue_name):
         """A cancelled call closes its connection, so that its late reply answers no other; BLMOVE keeps the item."""
@@ -253,7 +261,7 @@ class TestCancelling:
         async def cancel():
             connection = await aconnect(ConnectionFactory(proxy.url))
             move = ("BLMOVE", queue_name, f"{queue_name}:leased", "LEFT", "RIGHT", "1")
-            await self.cancelled(proxy, acall(connection, *move))
+            await self.cancelled(proxy, store_url, queue_name, acall(connection, *move))
             assert not connection.is_connected
 
         asyncio.run(cancel())
@@ -266,7 +274,9 @@ class TestCancelling:
         async def cancel():
             async with redis.asyncio.Redis(host="127.0.0.1", port=proxy.port) as client:
                 await client.ping()
-                await self.cancelled(proxy, client.blpop(queue_name, timeout=1))
+                await self.cancelled(
+                    proxy, store_url, queue_name, client.blpop(queue_name, timeout=1)
+                )
 
         asyncio.run(cancel())
         assert run(store_url, "LLEN", queue_name) == 0
