@@ -27,6 +27,7 @@ from benchmarks.network import network
 from benchmarks.pauses import pauses
 from benchmarks.queues import queues
 from benchmarks.recover import recover
+from benchmarks.resume import resume
 from benchmarks.runs import runs
 from benchmarks.scrape import scrape
 from benchmarks.seed import seed
@@ -104,7 +105,10 @@ BENCHMARKS = {
     "memory": Benchmark("bytes of a message, ready, delayed, unacked", memory, 1_000_000, 1),
     "pauses": Benchmark("how long single calls hold the server up", pauses, 1_000_000, 1),
     "recover": Benchmark("a child, and a host, killed with messages in flight", recover, 200, 1),
-    "runs": Benchmark("chains, runs and results, by CPU of worker and server", runs, 10_000),
+    "resume": Benchmark("every tenth effect of flows killed by SIGKILL", resume, 100, 1),
+    "runs": Benchmark(
+        "chains, groups, runs and results, by CPU of worker and server", runs, 10_000
+    ),
     "seed": Benchmark("taking by fifties, beside ways of LPOP", seed, 10_000, 5),
     "start": Benchmark("from the start of a worker to its first message", start, 1, 5),
     "child": Benchmark(

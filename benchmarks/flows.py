@@ -1,4 +1,4 @@
-"""The chains, runs and results that `runs` measures."""
+"""The chains, groups of calls, runs and results that `runs` measures."""
 
 from __future__ import annotations
 
@@ -10,9 +10,23 @@ from typing import Final
 from benchmarks.marks import Marks
 from qworker import QWorker, SyncRun
 
-__all__ = ["CHAIN_STEPS", "RUN_STEPS", "app", "first", "kept", "last", "run", "step"]
+__all__ = [
+    "CHAIN_STEPS",
+    "GROUP_CALLS",
+    "RUN_STEPS",
+    "app",
+    "first",
+    "gathered",
+    "kept",
+    "last",
+    "run",
+    "sleeper",
+    "step",
+]
 
 CHAIN_STEPS: Final = 5
+#: Calls of a group, besides its callback.
+GROUP_CALLS: Final = 10
 RUN_STEPS: Final = 10
 
 app = QWorker("bench")
@@ -34,6 +48,12 @@ def step(number: int) -> int:
 def last(number: int) -> None:
     """Note that a chain has ended."""
     _marks().started(number)
+
+
+@app.task(queue="flow")
+def gathered(numbers: list[int]) -> None:
+    """Note that all calls of a group have ended."""
+    _marks().started(numbers[0])
 
 
 @app.task(queue="flow", result="1h")

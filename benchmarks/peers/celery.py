@@ -5,9 +5,18 @@ from __future__ import annotations
 import time
 
 import celery
-from celery import chain
+from celery import chain, chord
 
-from benchmarks.peers.driver import PAD, SLEEP_S, URL, Driver, concurrency, execute, mark
+from benchmarks.peers.driver import (
+    GROUP_CALLS,
+    PAD,
+    SLEEP_S,
+    URL,
+    Driver,
+    concurrency,
+    execute,
+    mark,
+)
 
 app = celery.Celery("bench", broker=URL, backend=URL)
 app.conf.update(
@@ -58,6 +67,22 @@ def _start_chain(number: int) -> None:
     chain(first.s(number, PAD), step.s(), step.s(), step.s(), last.s()).delay()
 
 
+@app.task(name="member", ignore_result=False)
+def member(number: int, pad: str) -> int:
+    """Be a call of a group, whose callback gets its value."""
+    return number
+
+
+@app.task(name="gathered")
+def gathered(numbers: list[int]) -> None:
+    """Note that all calls of a group have ended."""
+    mark(numbers[0])
+
+
+def _start_group(number: int) -> None:
+    chord(member.s(number, PAD) for _ in range(GROUP_CALLS))(gathered.s())
+
+
 def _work() -> None:
     pool = ["-P", "threads", "-c", str(concurrency(1))] if concurrency(0) else ["-P", "solo"]
     quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "error"]
@@ -69,5 +94,9 @@ DRIVER = Driver(
     "mingle, heartbeat, events",
     send=lambda number: job.delay(number, PAD),
     work=_work,
-    flows={"chain": _start_chain, "result": lambda number: kept.delay(number, PAD)},
+    flows={
+        "chain": _start_chain,
+        "group": _start_group,
+        "result": lambda number: kept.delay(number, PAD),
+    },
 )

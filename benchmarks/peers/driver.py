@@ -4,7 +4,7 @@
     python -m benchmarks.peers.driver NAME send FIRST JOBS             one at a time; prints the seconds
     python -m benchmarks.peers.driver NAME bulk FIRST JOBS             with its bulk call; prints the seconds
     python -m benchmarks.peers.driver NAME pace FIRST JOBS SECONDS     one each SECONDS; prints when, as monotonic times
-    python -m benchmarks.peers.driver NAME FLOW FIRST JOBS             one at a time, of chain or result, as send
+    python -m benchmarks.peers.driver NAME FLOW FIRST JOBS             one at a time, of chain, group or result, as send
     python -m benchmarks.peers.driver NAME work                        until it is ended
 
 Where: QWORKER_BENCH_URL. Marks: QWORKER_BENCH_MARKS. A job waits QWORKER_BENCH_SLEEP_S, with
@@ -28,12 +28,25 @@ from typing import Any
 
 from benchmarks.marks import Marks
 
-__all__ = ["PAD", "SLEEP_S", "URL", "Driver", "batch", "concurrency", "execute", "mark", "port"]
+__all__ = [
+    "GROUP_CALLS",
+    "PAD",
+    "SLEEP_S",
+    "URL",
+    "Driver",
+    "batch",
+    "concurrency",
+    "execute",
+    "mark",
+    "port",
+]
 
 URL = os.environ.get("QWORKER_BENCH_URL", "redis://127.0.0.1:6379/0")
 PAD = "x" * 56
 SLEEP_S = float(os.environ.get("QWORKER_BENCH_SLEEP_S", "0"))
 _BULK = 500
+#: Calls of a group, as of `benchmarks.flows`.
+GROUP_CALLS = 10
 
 
 @dataclass(frozen=True)
@@ -41,7 +54,7 @@ class Driver:
     """How to drive a peer. Functions may be coroutine functions; `work` may return only when the worker ends.
 
     `enter` is called once before sending, in the same loop. `flows` start a chain of five jobs, whose last one is
-    marked, or a job whose result is kept.
+    marked, a group of jobs, whose callback is marked, or a job whose result is kept.
     """
 
     settings: str
