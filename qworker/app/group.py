@@ -10,6 +10,7 @@ from typing import (
     Final,
     Generic,
     Literal,
+    NoReturn,
     ParamSpec,
     TypeVar,
     get_args,
@@ -174,6 +175,11 @@ class Group(Generic[V]):
     def __init__(self, members: tuple[Any, ...], policy: Policy) -> None:
         self._members, self._policy = members, policy
 
+    if not TYPE_CHECKING:  # type checkers tell it by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(_without_callback(name), name=name, obj=self)
+
     @overload
     def then(
         self,
@@ -217,6 +223,16 @@ class ThenGroup(Generic[A, V]):
         return GroupThen(_with_callback(self._members, self._policy, callback, args, kwargs))
 
 
+def _without_callback(name: str) -> str:
+    """Say why a group of calls lacks an attribute, which is one of it with its callback."""
+    if hasattr(GroupCall, name):
+        return (
+            f"a group of calls has no {name!r} before it has a callback: write group(…).then(task).{name}(…); "
+            "without one, send the calls by task.send_many or task.start_many"
+        )
+    return f"'Group' object has no attribute {name!r}"
+
+
 def _with_callback(
     members: tuple[Any, ...],
     policy: Policy,
@@ -257,6 +273,10 @@ def group(calls: Iterable[Any], /, *, policy: Policy = "all") -> Group[Any] | Th
     Calls made by `then` are a later step of a `chain`: each gets the value of the step before. All tasks of calls keep
     results (`result="1h"`). Raises `InvalidOptionError`.
     """
+    if not isinstance(calls, Iterable):
+        raise InvalidOptionError(
+            "group", f"{shown(calls)} is not a list of calls", "write group([task.call(…), …])"
+        )
     members = tuple(calls)
     if policy not in _POLICIES:
         raise InvalidOptionError(

@@ -33,7 +33,8 @@ def command() -> None:
 def show(session: Session, queue: str, message_id: str, wait: str | None) -> Output:
     """Show the result of a message: the value that its handler returned, or how it ended without one.
 
-    Exit code 1 if there is no result: the message has not ended, its task keeps no results, or it has expired.
+    Exit code 1 if there is no result: the message has not ended, its task keeps no results, or it has expired. Exit
+    code 2 if the queue does not exist either.
     """
     from qworker.cli.message.bodies import body_lines
     from qworker.client.queue import Queue
@@ -48,6 +49,7 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Out
     seconds = 0.0 if wait is None else duration_ms(wait, "--wait") / 1000
     outcome = wait_for_result(opened, message_id, seconds)
     if outcome is None or isinstance(outcome, Gone):
+        session.queues.get(queue)
         raise click.ClickException(
             f"no result of message {message_id} of {queue} is kept: it waits or runs (qworker message show "
             f"{word(message_id)}), its task keeps none, or its result has expired"

@@ -544,3 +544,17 @@ def test_a_group_shows_where_it_stands(app: QWorker) -> None:
     assert (later.state, later.left, later.dead) == ("running", 1, (1,))
     drain(app)
     assert (queue.calls(), queue.call_group(handle.id)) == ([], None)
+
+
+def test_a_group_without_a_callback_says_what_is_missing(app: QWorker) -> None:
+    """Users of other libraries write `group(…).start()`, and give one call."""
+    square, _ = tasks(app)
+    bare: Any = group([square.call(1)])
+    for name in ("start", "send", "astart", "asend"):
+        with pytest.raises(AttributeError, match=rf"group\(…\)\.then\(task\)\.{name}"):
+            getattr(bare, name)
+    with pytest.raises(AttributeError, match="'Group' object has no attribute 'results'"):
+        _ = bare.results
+    one: Any = square.call(1)
+    with pytest.raises(InvalidOptionError, match=r"is not a list of calls; write group\("):
+        group(one)

@@ -90,3 +90,14 @@ def test_message_show_leads_to_the_result(run, shop):
     ran = run("message", "show", message_id)
     assert ran.code == 1
     assert f"qworker result show emails {message_id}" in ran.err
+
+
+def test_a_queue_that_does_not_exist_is_an_error(run, shop):
+    """Its name is probably wrong; but a result outlives its queue."""
+    shop.send("emails")
+    ran = run("result", "show", "email", "x")
+    assert ran.code == 2
+    assert "no such queue: 'email'; did you mean 'emails'" in ran.err
+
+    shop.ask("SET", shop.keys("email").result("x"), "expired")
+    assert run("result", "show", "email", "x").out == "expired: it ended without a value\n"
