@@ -301,7 +301,7 @@ def settle(
 
     def decode(reply: Any) -> Settled:
         _, now, _, per_lease, counted = accepted(reply, keys.queue)
-        return Settled(tuple(per_lease), tuple(flag == 1 for flag in counted), int(now))
+        return Settled(tuple(per_lease), tuple([flag == 1 for flag in counted]), int(now))
 
     return Command(
         load_script("conclude" if heavy else "settle"),

@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from qworker.wire.numbers import whole
 
-__all__ = ["FIRST", "Envelope", "Kind", "flag_text", "head", "kind_of", "tail"]
+__all__ = ["FIRST", "UNFLAGGED", "Envelope", "Kind", "flag_text", "head", "kind_of", "tail"]
 
 _HEADER: Final = re.compile(
     rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
@@ -31,6 +31,8 @@ _HEADER: Final = re.compile(
 FIRST: Final = re.compile(
     rb"q1 [A-Za-z0-9._-]{1,64} (\d{1,16}) 0 0 0 0((?: [a-df-ik-z]=[^ \n]*)+)?\n"
 )
+#: The header of a first delivery without flags: the id and `sent_ms`.
+UNFLAGGED: Final = re.compile(rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) 0 0 0 0\n")
 #: Flags that are whole numbers.
 _NUMBERS: Final = frozenset("xmvpftdorc")
 _NEWER: Final = re.compile(rb"q\d+ ")

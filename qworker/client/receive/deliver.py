@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from msgspec import structs
 
-from qworker.client.message import Message, Receipt, deliver
+from qworker.client.message import Message, Receipt, deliver, deliver_unflagged
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.settle import is_followed, note_ack
@@ -87,6 +87,13 @@ def delivered(
     `pop` it returns all others even if one cannot be buried.
     """
     outcomes = Outcomes(batch.lease_id)
+    unflagged = None if queue.protected else deliver_unflagged(queue.keys, batch)
+    if unflagged is not None:
+        if not pop:
+            return unflagged
+        outcomes.acks += batch.indices
+        acked: Settled = yield settle(queue.keys, [outcomes])
+        return [message for message, hit in zip(unflagged, acked.counted, strict=True) if hit]
     messages: list[Message] = []
     for position, index in enumerate(batch.indices):
         message = deliver(queue.keys, batch, position)
