@@ -43,10 +43,169 @@ local function clock(override, meta)
   local now = t[1] .. string.sub('00000' .. t[2], -6, -4) -- the thousands of the microseconds
   return tonumber(now), now
 end
--- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards and the priority
--- of the messages. It runs before the functions of the long way are created, and checks only the keys that it writes. Returns
--- nil, without a write, for any other send or on a problem, which the long way reports.
+-- The stream of the journal: writes recorded events as entries, numbered and capped in bytes. It uses nothing of other files,
+-- as the short ways (see lib/lone_journal.lua) come first in their scripts.
+
+-- Write the events of `book`: `events` of them, those that are not shed in `entries`, each with its `number` and `groups`. It
+-- also has `now`, the keys `journal`, `meta` and `stats`, and the journal's `epoch` and `cap` if they are known. The change
+-- itself is done by then, so this must not fail the call: returns 1 (degraded) if the journal could not be written, else 0.
+local function write_entries(book, who)
+  local ENTRY_BYTES, TRIM_EVERY, MOST = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
+  local journal, meta, stats = book.journal, book.meta, book.stats
+
+  local function counter(value)
+    local number = tonumber(value)
+    return number and number >= 0 and number <= MOST and number % 1 == 0 and number or nil
+  end
+
+  local function digits(number) return string.format('%.0f', number) end
+
+  -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
+  local function entry_from(id)
+    local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+    if not entry then return nil end
+    local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+    return counter(entry[2][6]), tonumber(epoch), tonumber(number), entry[1]
+  end
+
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
+  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
+  -- the clock says. The count of bytes continues from the stream's.
+  local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    local drawn = redis.sha1hex(journal .. who .. book.entries[1].groups)
+    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
+    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry)
+    local id = digits(book.epoch) .. '-' .. digits(counted.entries)
+    local reply = redis.pcall('XADD', journal, id, 'n', counted.events, 'k', entry.number, 'b', counted.written, 't', book.now,
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
+  local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), digits(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. digits(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. digits(high))
+  end
+
+  local function write()
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = { entries = counter(found[1]), events = counter(found[2]), written = counter(found[3]) }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- Events that were shed or could not be written are counted as well.
+    redis.call('HSET', stats, 'journal_entries', counted.entries, 'journal_events', counted.events + left,
+      'journal_written', counted.written)
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
+  who = string.sub(who or '', 1, 128)
+  local done, degraded = pcall(write)
+  return done and degraded or 1
+end
+-- What a short way writes to a journal: the same events as lib/journal.lua records, in the same groups, if no message needs to
+-- be read for that.
+
+-- Complete a `book` that has the keys `journal`, `meta` and `stats`. Returns nil for a journal that the long way begins, or
+-- that is shed or of another type. Its functions are made here, as a queue without a journal needs none.
+local function short_journal(book)
+  local MAX_GROUPS, GROUP, ROWS_AT_ONCE, DEFAULT_CAP, MIN_CAP = 16384, '\n\n', 250, 67108864, 1048576
+  local meta, journal = book.meta, book.journal
+  local found = redis.call('HMGET', meta, 'journal_epoch', 'journal_cap', 'journal_shed')
+  local epoch, cap = tonumber(found[1] or 0), tonumber(found[2] or DEFAULT_CAP)
+  if found[3] or not epoch or epoch < 1 or epoch % 1 ~= 0 or not cap or cap < MIN_CAP or cap % 1 ~= 0 then
+    return nil
+  end
+  local its_type = redis.call('TYPE', journal).ok
+  if its_type ~= 'stream' and its_type ~= 'none' then return nil end
+  book.epoch, book.cap, book.events, book.entries = epoch, cap, 0, {}
+  local groups, number, bytes = {}, 0, 0
+
+  local function close_entry()
+    if number == 0 then return end
+    book.entries[#book.entries + 1] = { number = number, groups = groups[2] and table.concat(groups, GROUP) or groups[1] }
+    groups, number, bytes = {}, 0, 0
+  end
+
+  local function add(group, events)
+    if bytes + #group > MAX_GROUPS then close_entry() end
+    groups[#groups + 1] = group
+    number, bytes, book.events = number + events, bytes + #group + #GROUP, book.events + events
+  end
+
+  -- The groups, {text, number of events, …}, of an event of many messages, by their headers; nil if one is too large. Changes
+  -- `heads`, as lib/journal.lua does.
+  function book.rows(first, heads)
+    local rows = {}
+    for from = 1, #heads, ROWS_AT_ONCE do
+      local to = math.min(from + ROWS_AT_ONCE - 1, #heads)
+      heads[from - 1] = first
+      local group = table.concat(heads, '\n', from - 1, to)
+      if #group > MAX_GROUPS then return nil end
+      rows[#rows + 1], rows[#rows + 2] = group, to - from + 1
+    end
+    return rows
+  end
+
+  -- The caller's groups of a lease of which so many acks counted: as they are if all did. See `record_told` of lib/settle.lua.
+  function book.acked(told, acked)
+    if acked == told.number then
+      for i = 1, #told, 2 do add(told[i], told[i + 1]) end
+    elseif acked > 0 then
+      add(string.format('unsure - - - %d_of_%d -', acked, told.number) .. '\nq1 - ' .. book.stamp .. ' 0 0 0 0', 1)
+    end
+  end
+
+  -- Write the events, and after them `rows`; returns 1 if that failed, else 0.
+  function book.write(rows, who)
+    for i = 1, #rows, 2 do add(rows[i], rows[i + 1]) end
+    close_entry()
+    return book.events > 0 and write_entries(book, who) or 0
+  end
+  return book
+end
+-- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards, maxsize, the
+-- priority of the messages and its journal. It runs before the functions of the long way are created, and checks only the keys
+-- that it writes. Returns nil, without a write, for any other send or on a problem, which the long way reports.
 local function send_alone()
+  local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence, priority, number, asked = ARGV[2], ARGV[3], ARGV[6], #ARGV / 2 - 4, ARGV[#ARGV]
   -- No delay, ttl, unique key or maxlen.
@@ -55,12 +214,25 @@ local function send_alone()
     return nil
   end
   -- EXISTS counts a key as often as it is named: 1 for a token, 2 for attributes.
-  local there, paused_out, shards = redis.call('EXISTS', wake, meta, meta), false, nil
+  local there, paused_out, shards, book = redis.call('EXISTS', wake, meta, meta), false, nil, nil
   if there > 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards',
-      'levels')
+      'levels', 'groups')
     paused_out, shards = set[1] == 'out', set[8] or nil
-    if set.err or set[1] and not paused_out or set[2] or set[3] or set[4] or set[5] or set[6] then return nil end
+    if set.err or set[1] and not paused_out or set[10] then return nil end
+    for i = 2, 5 do
+      if set[i] and set[i] ~= '0' and i ~= 3 then return nil end
+    end
+    -- A message with all its flags within maxsize is not too large.
+    local maxsize = tonumber(set[3] or 0)
+    if not maxsize then return nil end
+    for i = 1, maxsize > 0 and number or 0 do
+      if #ARGV[7 + 2 * i] > maxsize then return nil end
+    end
+    if set[6] == 'all' then
+      book = short_journal({ journal = KEYS[#KEYS], meta = meta, stats = stats, all = true })
+      if not book then return nil end
+    end
     -- A shard takes messages if it is marked `open`.
     if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
     if priority ~= '0' and (#priority ~= 1 or not string.find(set[9] or '', priority, 1, true)) then return nil end
@@ -77,16 +249,24 @@ local function send_alone()
   end
   last = type(last) == 'string' and tonumber(string.match(last, '^(%d+) %d'))
   if not last or tonumber(sequence) <= last then return nil end
-  local _, now = clock(ARGV[1], meta)
+  local now_ms, now = clock(ARGV[1], meta)
   if not now then return nil end
 
   -- The first write checks the type of its key; those of the others are known.
-  local pushed
-  if number == 1 then
+  local pushed, rows
+  if number == 1 and not book then
     pushed = redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
   else
-    local items, middle = {}, now .. ' 0 0 0 0'
+    local items, middle, heads = {}, now .. ' 0 0 0 0', book and {}
     for i = 1, number do items[i] = ARGV[6 + 2 * i] .. middle .. ARGV[7 + 2 * i] end
+    for i = 1, book and number or 0 do
+      local tail = ARGV[7 + 2 * i]
+      local stop = string.find(tail, '\n', 1, true)
+      if not stop then return nil end
+      heads[i] = ARGV[6 + 2 * i] .. middle .. string.sub(tail, 1, stop - 1)
+    end
+    rows = book and book.rows('sent - - - - -', heads)
+    if book and not rows then return nil end
     pushed = redis.pcall('RPUSH', ready, unpack(items))
   end
   if type(pushed) ~= 'number' then return nil end
@@ -97,6 +277,10 @@ local function send_alone()
     redis.call('HSET', stats, 'sent', sent + number, 'stored', stored + number)
   end
   local degraded = 0
+  if book then
+    book.now = now_ms
+    degraded = book.write(rows, '')
+  end
   if not paused_out and number > 1 then
     local EIGHT = { '1', '1', '1', '1', '1', '1', '1', '1' }
     -- Up to eight tokens, as `ring` of lib/counters.lua leaves.
@@ -327,6 +511,7 @@ local function open_journal(attributes, now)
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
+  book.journal, book.meta, book.stats = journal, meta, stats
   open_book()
 end
 
@@ -335,97 +520,12 @@ end
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
 end
--- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local TRIM_EVERY = 16
-
--- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
-local function entry_from(id)
-  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
-  if not entry then return nil end
-  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
-  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
-end
-
--- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- if the journal could not be written, else 0.
+-- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
-
-  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
-  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
-  -- the clock says. The count of bytes continues from the stream's.
-  local function begin_epoch(counted)
-    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-    if last then
-      last_epoch = tonumber(string.match(last[1], '^%d+'))
-      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-    end
-    local drawn = redis.sha1hex(journal .. (who or '') .. book.entries[1].groups)
-    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
-    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
-    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-    counted.entries, counted.events, counted.written = 0, 0, written
-  end
-
-  local function add_entry(counted, entry, who)
-    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-      'w', who, 'e1', entry.groups)
-    if type(reply) == 'table' then return false end
-    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-    counted.written = counted.written + #entry.groups + ENTRY_BYTES
-    return true
-  end
-
-  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
-  local function trim_journal(counted)
-    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
-    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
-    if enough <= 0 then return end
-    local before, epoch, low, id = entry_from('-')
-    for _ = 1, OLD_AT_ONCE do
-      if not id or before and before >= enough then return end
-      if before and epoch == book.epoch then break end
-      redis.call('XDEL', journal, id)
-      before, epoch, low, id = entry_from('-')
-    end
-    if epoch ~= book.epoch then return end
-    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-    end
-    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-  end
-
-  local function write_entries(who)
-    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-    local counted = {
-      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-    }
-    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-    local first, left, degraded = counted.entries, book.events, 0
-    for _, entry in ipairs(book.entries) do
-      if not add_entry(counted, entry, who) then
-        begin_epoch(counted)
-        first = 0
-        if not add_entry(counted, entry, who) then degraded = 1 break end
-      end
-      left = left - entry.number
-    end
-    -- Events that were shed or could not be written are counted as well.
-    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-      'journal_written', text(counted.written))
-    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-    return degraded
-  end
-
-  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
-  return done and degraded or 1
+  return write_entries(book, who)
 end
 -- The attributes of a queue that senders read.
 
@@ -474,8 +574,8 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
--- calls the long way.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
+-- for `journal`, which does so in earlier versions.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.
@@ -1586,8 +1686,7 @@ push(items, priority, delay_ms, attributes, now)
 for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
 write_keys(holds)
 if lane ~= '' then
-  -- What was kept out makes a lane long, and counters are read often.
-  if place == stats and #kept_out > 0 then
+  if place == stats and #kept_out > 0 then -- what was kept out makes a lane long, and counters are read often
     redis.call('HSET', stats, field, '-')
     place, field = producers, lane
   end

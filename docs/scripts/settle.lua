@@ -27,8 +27,8 @@ local function clock(override, meta)
   local now = t[1] .. string.sub('00000' .. t[2], -6, -4) -- the thousands of the microseconds
   return tonumber(now), now
 end
--- The short way to ack messages, without a journal. It runs before the functions of the long way are created, and checks
--- only the keys that it writes. Every other call takes the long way; nothing is written by then.
+-- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
+-- writes. Every other call takes the long way; nothing is written by then.
 
 local LEASE_ID = ':lease:([%w._-]+)$'
 
@@ -59,16 +59,32 @@ local function counters(found)
   return a, b, c, d
 end
 
--- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`, without
--- journal groups. Else functions: `held` reads, `take` writes.
+-- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`. Else
+-- functions: `held` reads, `take` writes; and `told`, the journal groups per lease: {text, number of events, …}, and the
+-- `number` of events of all.
 local function acks_by_index(at, leases)
-  local first, number, acks = {}, {}, {}
+  local first, number, acks = {}, {}, { told = {} }
   if ARGV[at] ~= tostring(leases) then return nil end
+  local function told_at(place)
+    local groups, told = tonumber(ARGV[place]), { number = 0 }
+    local last = place + 2 * (groups or 0)
+    if not groups or groups < 1 or groups > 10000 or groups % 1 ~= 0 or #ARGV < last then return nil end
+    for i = place + 1, last, 2 do
+      local events, group = tonumber(ARGV[i]), ARGV[i + 1]
+      if not events or events < 1 or events > 10000 or events % 1 ~= 0 or #group > 16384 then return nil end
+      told[#told + 1], told[#told + 2], told.number = group, events, told.number + events
+    end
+    return told, last
+  end
   for l = 1, leases do
     local n = tonumber(ARGV[at + 1])
     if ARGV[at + 1] ~= '*' and (not n or n < 1 or n > 1000 or n % 1 ~= 0) then return nil end
     first[l], number[l], at = at + 2, n, at + (n or 0) + 4
-    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' or ARGV[at] ~= '0' then return nil end
+    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' then return nil end
+    if ARGV[at] ~= '0' then
+      acks.told[l], at = told_at(at)
+      if not at then return nil end
+    end
   end
   if #ARGV ~= at then return nil end
 
@@ -133,7 +149,8 @@ local function settle_short()
     acks = acks_by_index(3, leases)
     if not acks then return nil end
   end
-  if redis.pcall('HGET', meta, 'journal') then return nil end
+  local mode = redis.pcall('HGET', meta, 'journal')
+  if mode and (mode ~= 'off' or redis.call('HEXISTS', meta, 'groups') == 1) then return nil end
   local ids
   if acks then
     ids = acks.held()
@@ -428,6 +445,103 @@ local function ready_from(message, at_ms)
   if string.find(flags, ' o=', 1, true) then flags = string.gsub(flags, ' o=[^ ]*', '') end
   message.flags = flags .. ' t=' .. time_text(at_ms)
 end
+-- The stream of the journal: writes recorded events as entries, numbered and capped in bytes. It uses nothing of other files,
+-- as the short ways (see lib/lone_journal.lua) come first in their scripts.
+
+-- Write the events of `book`: `events` of them, those that are not shed in `entries`, each with its `number` and `groups`. It
+-- also has `now`, the keys `journal`, `meta` and `stats`, and the journal's `epoch` and `cap` if they are known. The change
+-- itself is done by then, so this must not fail the call: returns 1 (degraded) if the journal could not be written, else 0.
+local function write_entries(book, who)
+  local ENTRY_BYTES, TRIM_EVERY, MOST = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
+  local journal, meta, stats = book.journal, book.meta, book.stats
+
+  local function counter(value)
+    local number = tonumber(value)
+    return number and number >= 0 and number <= MOST and number % 1 == 0 and number or nil
+  end
+
+  local function digits(number) return string.format('%.0f', number) end
+
+  -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
+  local function entry_from(id)
+    local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+    if not entry then return nil end
+    local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+    return counter(entry[2][6]), tonumber(epoch), tonumber(number), entry[1]
+  end
+
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
+  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
+  -- the clock says. The count of bytes continues from the stream's.
+  local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    local drawn = redis.sha1hex(journal .. who .. book.entries[1].groups)
+    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
+    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry)
+    local id = digits(book.epoch) .. '-' .. digits(counted.entries)
+    local reply = redis.pcall('XADD', journal, id, 'n', counted.events, 'k', entry.number, 'b', counted.written, 't', book.now,
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
+  local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), digits(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. digits(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. digits(high))
+  end
+
+  local function write()
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = { entries = counter(found[1]), events = counter(found[2]), written = counter(found[3]) }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- Events that were shed or could not be written are counted as well.
+    redis.call('HSET', stats, 'journal_entries', counted.entries, 'journal_events', counted.events + left,
+      'journal_written', counted.written)
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
+  who = string.sub(who or '', 1, 128)
+  local done, degraded = pcall(write)
+  return done and degraded or 1
+end
 -- The journal: the outcomes of messages, one stream entry per call (more if its groups exceed 16 KiB).
 --   journal STREAM   `<epoch>-<entry number>` → n number of its first event · k events · b bytes of all entries before it ·
 --                    t now ms · w who made the call · e1 groups of events, an empty line between two
@@ -580,6 +694,7 @@ local function open_journal(attributes, now)
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
+  book.journal, book.meta, book.stats = journal, meta, stats
   open_book()
 end
 
@@ -588,97 +703,12 @@ end
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
 end
--- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local TRIM_EVERY = 16
-
--- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
-local function entry_from(id)
-  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
-  if not entry then return nil end
-  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
-  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
-end
-
--- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- if the journal could not be written, else 0.
+-- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
-
-  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
-  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
-  -- the clock says. The count of bytes continues from the stream's.
-  local function begin_epoch(counted)
-    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-    if last then
-      last_epoch = tonumber(string.match(last[1], '^%d+'))
-      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-    end
-    local drawn = redis.sha1hex(journal .. (who or '') .. book.entries[1].groups)
-    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
-    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
-    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-    counted.entries, counted.events, counted.written = 0, 0, written
-  end
-
-  local function add_entry(counted, entry, who)
-    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-      'w', who, 'e1', entry.groups)
-    if type(reply) == 'table' then return false end
-    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-    counted.written = counted.written + #entry.groups + ENTRY_BYTES
-    return true
-  end
-
-  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
-  local function trim_journal(counted)
-    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
-    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
-    if enough <= 0 then return end
-    local before, epoch, low, id = entry_from('-')
-    for _ = 1, OLD_AT_ONCE do
-      if not id or before and before >= enough then return end
-      if before and epoch == book.epoch then break end
-      redis.call('XDEL', journal, id)
-      before, epoch, low, id = entry_from('-')
-    end
-    if epoch ~= book.epoch then return end
-    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-    end
-    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-  end
-
-  local function write_entries(who)
-    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-    local counted = {
-      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-    }
-    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-    local first, left, degraded = counted.entries, book.events, 0
-    for _, entry in ipairs(book.entries) do
-      if not add_entry(counted, entry, who) then
-        begin_epoch(counted)
-        first = 0
-        if not add_entry(counted, entry, who) then degraded = 1 break end
-      end
-      left = left - entry.number
-    end
-    -- Events that were shed or could not be written are counted as well.
-    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-      'journal_written', text(counted.written))
-    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-    return degraded
-  end
-
-  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
-  return done and degraded or 1
+  return write_entries(book, who)
 end
 -- The order of returned messages. A returned message goes to its old place among the earlier returned ones at the head of
 -- ready, whichever lease comes first. Those have the flag `o`, and stand in front of all that were never delivered. The old
@@ -782,8 +812,8 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
--- calls the long way.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
+-- for `journal`, which does so in earlier versions.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.

@@ -15,8 +15,9 @@
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease}, {items}, {indices},
 --   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless
 --   resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left,
---   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; or a
---   refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
+--   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; with
+--   'NOTED' in place of 'SHORT', the journal is 1; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}.
+--   hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -69,9 +70,167 @@ end
 
 local MAX_VISIBILITY_MS = 43200000 -- 12 h
 local DEFAULT_VISIBILITY_MS = 30000
+-- The stream of the journal: writes recorded events as entries, numbered and capped in bytes. It uses nothing of other files,
+-- as the short ways (see lib/lone_journal.lua) come first in their scripts.
+
+-- Write the events of `book`: `events` of them, those that are not shed in `entries`, each with its `number` and `groups`. It
+-- also has `now`, the keys `journal`, `meta` and `stats`, and the journal's `epoch` and `cap` if they are known. The change
+-- itself is done by then, so this must not fail the call: returns 1 (degraded) if the journal could not be written, else 0.
+local function write_entries(book, who)
+  local ENTRY_BYTES, TRIM_EVERY, MOST = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
+  local journal, meta, stats = book.journal, book.meta, book.stats
+
+  local function counter(value)
+    local number = tonumber(value)
+    return number and number >= 0 and number <= MOST and number % 1 == 0 and number or nil
+  end
+
+  local function digits(number) return string.format('%.0f', number) end
+
+  -- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
+  local function entry_from(id)
+    local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
+    if not entry then return nil end
+    local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
+    return counter(entry[2][6]), tonumber(epoch), tonumber(number), entry[1]
+  end
+
+  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
+  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
+  -- the clock says. The count of bytes continues from the stream's.
+  local function begin_epoch(counted)
+    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
+    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
+    if last then
+      last_epoch = tonumber(string.match(last[1], '^%d+'))
+      written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
+    end
+    local drawn = redis.sha1hex(journal .. who .. book.entries[1].groups)
+    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
+    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
+    redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))
+    counted.entries, counted.events, counted.written = 0, 0, written
+  end
+
+  local function add_entry(counted, entry)
+    local id = digits(book.epoch) .. '-' .. digits(counted.entries)
+    local reply = redis.pcall('XADD', journal, id, 'n', counted.events, 'k', entry.number, 'b', counted.written, 't', book.now,
+      'w', who, 'e1', entry.groups)
+    if type(reply) == 'table' then return false end
+    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
+    counted.written = counted.written + #entry.groups + ENTRY_BYTES
+    return true
+  end
+
+  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
+  local function trim_journal(counted)
+    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
+    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
+    if enough <= 0 then return end
+    local before, epoch, low, id = entry_from('-')
+    for _ = 1, OLD_AT_ONCE do
+      if not id or before and before >= enough then return end
+      if before and epoch == book.epoch then break end
+      redis.call('XDEL', journal, id)
+      before, epoch, low, id = entry_from('-')
+    end
+    if epoch ~= book.epoch then return end
+    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), digits(book.epoch) .. '-'
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if (entry_from(prefix .. digits(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
+    end
+    redis.call('XTRIM', journal, 'MINID', prefix .. digits(high))
+  end
+
+  local function write()
+    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
+    local counted = { entries = counter(found[1]), events = counter(found[2]), written = counter(found[3]) }
+    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
+    local first, left, degraded = counted.entries, book.events, 0
+    for _, entry in ipairs(book.entries) do
+      if not add_entry(counted, entry) then
+        begin_epoch(counted)
+        first = 0
+        if not add_entry(counted, entry) then degraded = 1 break end
+      end
+      left = left - entry.number
+    end
+    -- Events that were shed or could not be written are counted as well.
+    redis.call('HSET', stats, 'journal_entries', counted.entries, 'journal_events', counted.events + left,
+      'journal_written', counted.written)
+    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
+    return degraded
+  end
+
+  who = string.sub(who or '', 1, 128)
+  local done, degraded = pcall(write)
+  return done and degraded or 1
+end
 do
--- The short way to ack messages, without a journal. It runs before the functions of the long way are created, and checks
--- only the keys that it writes. Every other call takes the long way; nothing is written by then.
+-- What a short way writes to a journal: the same events as lib/journal.lua records, in the same groups, if no message needs to
+-- be read for that.
+
+-- Complete a `book` that has the keys `journal`, `meta` and `stats`. Returns nil for a journal that the long way begins, or
+-- that is shed or of another type. Its functions are made here, as a queue without a journal needs none.
+local function short_journal(book)
+  local MAX_GROUPS, GROUP, ROWS_AT_ONCE, DEFAULT_CAP, MIN_CAP = 16384, '\n\n', 250, 67108864, 1048576
+  local meta, journal = book.meta, book.journal
+  local found = redis.call('HMGET', meta, 'journal_epoch', 'journal_cap', 'journal_shed')
+  local epoch, cap = tonumber(found[1] or 0), tonumber(found[2] or DEFAULT_CAP)
+  if found[3] or not epoch or epoch < 1 or epoch % 1 ~= 0 or not cap or cap < MIN_CAP or cap % 1 ~= 0 then
+    return nil
+  end
+  local its_type = redis.call('TYPE', journal).ok
+  if its_type ~= 'stream' and its_type ~= 'none' then return nil end
+  book.epoch, book.cap, book.events, book.entries = epoch, cap, 0, {}
+  local groups, number, bytes = {}, 0, 0
+
+  local function close_entry()
+    if number == 0 then return end
+    book.entries[#book.entries + 1] = { number = number, groups = groups[2] and table.concat(groups, GROUP) or groups[1] }
+    groups, number, bytes = {}, 0, 0
+  end
+
+  local function add(group, events)
+    if bytes + #group > MAX_GROUPS then close_entry() end
+    groups[#groups + 1] = group
+    number, bytes, book.events = number + events, bytes + #group + #GROUP, book.events + events
+  end
+
+  -- The groups, {text, number of events, …}, of an event of many messages, by their headers; nil if one is too large. Changes
+  -- `heads`, as lib/journal.lua does.
+  function book.rows(first, heads)
+    local rows = {}
+    for from = 1, #heads, ROWS_AT_ONCE do
+      local to = math.min(from + ROWS_AT_ONCE - 1, #heads)
+      heads[from - 1] = first
+      local group = table.concat(heads, '\n', from - 1, to)
+      if #group > MAX_GROUPS then return nil end
+      rows[#rows + 1], rows[#rows + 2] = group, to - from + 1
+    end
+    return rows
+  end
+
+  -- The caller's groups of a lease of which so many acks counted: as they are if all did. See `record_told` of lib/settle.lua.
+  function book.acked(told, acked)
+    if acked == told.number then
+      for i = 1, #told, 2 do add(told[i], told[i + 1]) end
+    elseif acked > 0 then
+      add(string.format('unsure - - - %d_of_%d -', acked, told.number) .. '\nq1 - ' .. book.stamp .. ' 0 0 0 0', 1)
+    end
+  end
+
+  -- Write the events, and after them `rows`; returns 1 if that failed, else 0.
+  function book.write(rows, who)
+    for i = 1, #rows, 2 do add(rows[i], rows[i + 1]) end
+    close_entry()
+    return book.events > 0 and write_entries(book, who) or 0
+  end
+  return book
+end
+-- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
+-- writes. Every other call takes the long way; nothing is written by then.
 
 local LEASE_ID = ':lease:([%w._-]+)$'
 
@@ -102,16 +261,32 @@ local function counters(found)
   return a, b, c, d
 end
 
--- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`, without
--- journal groups. Else functions: `held` reads, `take` writes.
+-- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`. Else
+-- functions: `held` reads, `take` writes; and `told`, the journal groups per lease: {text, number of events, …}, and the
+-- `number` of events of all.
 local function acks_by_index(at, leases)
-  local first, number, acks = {}, {}, {}
+  local first, number, acks = {}, {}, { told = {} }
   if ARGV[at] ~= tostring(leases) then return nil end
+  local function told_at(place)
+    local groups, told = tonumber(ARGV[place]), { number = 0 }
+    local last = place + 2 * (groups or 0)
+    if not groups or groups < 1 or groups > 10000 or groups % 1 ~= 0 or #ARGV < last then return nil end
+    for i = place + 1, last, 2 do
+      local events, group = tonumber(ARGV[i]), ARGV[i + 1]
+      if not events or events < 1 or events > 10000 or events % 1 ~= 0 or #group > 16384 then return nil end
+      told[#told + 1], told[#told + 2], told.number = group, events, told.number + events
+    end
+    return told, last
+  end
   for l = 1, leases do
     local n = tonumber(ARGV[at + 1])
     if ARGV[at + 1] ~= '*' and (not n or n < 1 or n > 1000 or n % 1 ~= 0) then return nil end
     first[l], number[l], at = at + 2, n, at + (n or 0) + 4
-    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' or ARGV[at] ~= '0' then return nil end
+    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' then return nil end
+    if ARGV[at] ~= '0' then
+      acks.told[l], at = told_at(at)
+      if not at then return nil end
+    end
   end
   if #ARGV ~= at then return nil end
 
@@ -172,43 +347,35 @@ end
 
 local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 
--- Whether nothing keeps an item from being delivered: of our format, and without a flag that says until when, who waits, or
--- which group it is in.
+-- The end of an item's header if nothing keeps it from being delivered: of our format, and without a flag that says until
+-- when, who waits, or which group it is in. Else nil. A pattern takes twice the time of these, which runs for every item.
+local find, sub = string.find, string.sub
+local MANY = 4096 -- bytes of a body that is not searched
 local function is_plain(item)
-  return string.find(item, '^q1 [^=\n]*\n')
-    or string.find(item, '^q1 [^\n]*\n') and not string.find(item, '^[^\n]* [xlg]=')
+  local stop = find(item, '\n', 1, true)
+  if not stop or sub(item, 1, 3) ~= 'q1 ' then return nil end
+  local flag = find(#item < MANY and item or sub(item, 1, stop), '=', 1, true)
+  if flag and flag < stop and find(item, '^[^\n]* [xlg]=') then return nil end
+  return stop
 end
 
 -- The first item, which was read alone as a read copies whole items, and the others up to `wanted`; nil if one is not
--- plain, or they are more than a batch may hold.
-local function with_others(ready, item, wanted)
-  local items, number, bytes = { item }, 1, #item
-  while number < wanted do
-    local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * number / bytes)))
-    local chunk = redis.call('LRANGE', ready, number, math.min(wanted, number + most) - 1)
-    for i = 1, #chunk do
-      bytes, number = bytes + #chunk[i], number + 1
-      items[number] = chunk[i]
-      if bytes > MAX_BYTES or not is_plain(chunk[i]) then return nil end
-    end
-    if #chunk == 0 then return nil end
-  end
-  return items
-end
-
--- The same of several levels. `lists`: {key, length, …}, the lowest level first and that of `item` last. Also returns how many
--- items are of each list: {key, number, …}.
-local function of_levels(lists, item, wanted)
-  local items, taken, bytes, number = { item }, {}, #item, 1
+-- plain, or they are more than a batch may hold. `lists`: {key, length, …}, the lowest level first and that of `item` last.
+-- Also returns how many items are of each list: {key, number, …}. `heads`, where given, gets the headers of the others.
+local function with_others(lists, item, wanted, heads)
+  local items, taken, bytes, all, number = { item }, {}, #item, 1, 1
   for at = #lists - 1, 1, -2 do
-    local key, length = lists[at], math.min(lists[at + 1], wanted - #items + number)
+    local key, length = lists[at], math.min(lists[at + 1], wanted - all + number)
     while number < length do
-      local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * #items / bytes)))
+      local most = math.max(1, math.min(33, math.floor((MAX_BYTES - bytes) * all / bytes)))
       local chunk = redis.call('LRANGE', key, number, math.min(length, number + most) - 1)
       for i = 1, #chunk do
-        bytes = bytes + #chunk[i]
-        if bytes > MAX_BYTES or not is_plain(chunk[i]) then return nil end
-        items[#items + 1] = chunk[i]
+        local each = chunk[i]
+        bytes, all = bytes + #each, all + 1
+        items[all] = each
+        local stop = is_plain(each)
+        if bytes > MAX_BYTES or not stop then return nil end
+        if heads then heads[all] = sub(each, 1, stop - 1) end
       end
       if #chunk == 0 then return nil end
       number = number + #chunk
@@ -245,9 +412,10 @@ local function made(key, room, item, items, each, deadlines, deadline, id)
   return false
 end
 
--- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility and
--- priorities, no waiting suspect and no tombstone. Returns nil for any other.
+-- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities
+-- and journal, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_short()
+  local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
   local key, leases, suspects, asked = KEYS[#KEYS], #KEYS - 21, ARGV[5], ARGV[2]
   local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, LEASE_ID)
@@ -274,10 +442,14 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists = ARGV[4], nil, nil
+  local visibility_ms, levels, lists, book, word = ARGV[4], nil, nil, nil, 'SHORT'
   if there % 2 == 1 then
-    local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
-    if set.err or set[1] or set[2] then return nil end
+    local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
+    if set.err or set[1] or set[5] then return nil end
+    if set[2] == 'all' or set[2] == 'outcomes' then
+      book, word = short_journal({ journal = KEYS[20], meta = meta, stats = stats, all = set[2] == 'all' }), 'NOTED'
+      if not book then return nil end
+    end
     levels = set[3]
     if visibility_ms == '' then visibility_ms = set[4] or '' end
   end
@@ -296,18 +468,15 @@ local function settle_receive_short()
         end
       end
     end
-    if waiting == left or waiting >= count then lists = nil end -- all come from one list
   end
-  local item, items, taken, number = nil, nil, nil, 0
+  local item, items, taken, number, heads = nil, nil, nil, 0, nil
   if left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
-    if not is_plain(item) then return nil end
-    if count > 1 and (waiting > 1 or lists) and #item < MAX_BYTES then
-      if lists then
-        items, taken = of_levels(lists, item, math.min(count, left))
-      else
-        items = with_others(ready, item, math.min(count, waiting))
-      end
+    local stop = is_plain(item)
+    if not stop then return nil end
+    if book and book.all then heads = { string.sub(item, 1, stop - 1) } end
+    if count > 1 and left > 1 and #item < MAX_BYTES then
+      items, taken = with_others(lists or { ready, left }, item, math.min(count, left), heads)
       if not items then return nil end
       number = #items
     end
@@ -340,6 +509,17 @@ local function settle_receive_short()
     if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
   end
 
+  local rows
+  if book then
+    -- Acks whose events the caller does not write are for the long way, which reads the messages.
+    for l = 1, leases do
+      if not acks or not acks.told[l] then return nil end
+    end
+    book.now, book.stamp = now, stamp
+    rows = book.rows('delivered ' .. stamp .. ' - - - -', heads or {})
+    if not rows then return nil end
+  end
+
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
@@ -349,7 +529,7 @@ local function settle_receive_short()
         redis.call('LTRIM', list, taken[i + 1], -1)
       end
     else
-      redis.call('LTRIM', ready, number, -1)
+      redis.call('LTRIM', ready, 1, -1)
     end
   elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
     return nil
@@ -374,6 +554,10 @@ local function settle_receive_short()
     end
   end
   local degraded = type(counted) == 'number' and 0 or 1
+  if book then
+    for l = 1, leases do book.acked(acks.told[l], settled[l]) end
+    degraded = math.max(degraded, book.write(rows, ARGV[6]))
+  end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first and redis.call('ZCARD', deadlines) == 1 then redis.pcall('HSET', stats, 'reaped_ms', stamp) end
   if left > 0 and there % 4 < 2 then
@@ -386,14 +570,14 @@ local function settle_receive_short()
   -- A table in a reply costs the server as much as a command.
   if asked ~= '0' then
     settled = settled and table.concat(settled, ' ') or ''
-    if items then return { 'SHORT', stamp, deadline, left, hint, degraded, settled, unpack(items) } end
-    return { 'SHORT', stamp, deadline, left, hint, degraded, settled, item }
+    if items then return { word, stamp, deadline, left, hint, degraded, settled, unpack(items) } end
+    return { word, stamp, deadline, left, hint, degraded, settled, item }
   end
   if not settled then
     settled = {}
     for i = 1, leases do settled[i] = 1 end
   end
-  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, 0 }
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0 }
 end
 local short = settle_receive_short()
 if short then return short end
@@ -784,6 +968,7 @@ local function open_journal(attributes, now)
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
+  book.journal, book.meta, book.stats = journal, meta, stats
   open_book()
 end
 
@@ -792,97 +977,12 @@ end
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
 end
--- The stream of the journal: writes what lib/journal.lua recorded as entries, numbered and capped in bytes.
 
-local ENTRY_BYTES = 64 -- an entry's own size without its groups, approximately
-local TRIM_EVERY = 16
-
--- The bytes before the first entry from `id` on, its epoch and its number; nil without such an entry.
-local function entry_from(id)
-  local entry = redis.call('XRANGE', journal, id, '+', 'COUNT', 1)[1]
-  if not entry then return nil end
-  local epoch, number = string.match(entry[1], '^(%d+)%-(%d+)$')
-  return whole(entry[2][6], 0, MAX_MS), tonumber(epoch), tonumber(number), entry[1]
-end
-
--- Write the recorded events. The change itself is done by then, so this must not fail the call: returns 1 (degraded)
--- if the journal could not be written, else 0.
+-- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
 local function write_journal(who)
   if book.events == 0 then return 0 end
   book.close()
-
-  -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
-  -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
-  -- the clock says. The count of bytes continues from the stream's.
-  local function begin_epoch(counted)
-    local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
-    local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
-    if last then
-      last_epoch = tonumber(string.match(last[1], '^%d+'))
-      written = (whole(last[2][6], 0, MAX_MS) or 0) + #(last[2][12] or '') + ENTRY_BYTES
-    end
-    local drawn = redis.sha1hex(journal .. (who or '') .. book.entries[1].groups)
-    local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
-    book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
-    redis.call('HSET', meta, 'journal_epoch', text(book.epoch))
-    counted.entries, counted.events, counted.written = 0, 0, written
-  end
-
-  local function add_entry(counted, entry, who)
-    local reply = redis.pcall('XADD', journal, text(book.epoch) .. '-' .. text(counted.entries),
-      'n', text(counted.events), 'k', text(entry.number), 'b', text(counted.written), 't', text(book.now),
-      'w', who, 'e1', entry.groups)
-    if type(reply) == 'table' then return false end
-    counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
-    counted.written = counted.written + #entry.groups + ENTRY_BYTES
-    return true
-  end
-
-  -- Drop the oldest entries until the rest fits the cap; if there are many, only a part of them per call.
-  local function trim_journal(counted)
-    local TRIM_AT_ONCE, OLD_AT_ONCE = 1000, 32
-    local enough = counted.written - book.cap -- at least so many bytes stand before the first entry to keep
-    if enough <= 0 then return end
-    local before, epoch, low, id = entry_from('-')
-    for _ = 1, OLD_AT_ONCE do
-      if not id or before and before >= enough then return end
-      if before and epoch == book.epoch then break end
-      redis.call('XDEL', journal, id)
-      before, epoch, low, id = entry_from('-')
-    end
-    if epoch ~= book.epoch then return end
-    local high, prefix = math.min(low + TRIM_AT_ONCE, counted.entries), text(book.epoch) .. '-'
-    while low < high do
-      local middle = math.floor((low + high) / 2)
-      if (entry_from(prefix .. text(middle)) or counted.written) >= enough then high = middle else low = middle + 1 end
-    end
-    redis.call('XTRIM', journal, 'MINID', prefix .. text(high))
-  end
-
-  local function write_entries(who)
-    local found = redis.call('HMGET', stats, 'journal_entries', 'journal_events', 'journal_written')
-    local counted = {
-      entries = whole(found[1], 0, MAX_MS), events = whole(found[2], 0, MAX_MS), written = whole(found[3], 0, MAX_MS),
-    }
-    if not (book.epoch and counted.entries and counted.events and counted.written) then begin_epoch(counted) end
-    local first, left, degraded = counted.entries, book.events, 0
-    for _, entry in ipairs(book.entries) do
-      if not add_entry(counted, entry, who) then
-        begin_epoch(counted)
-        first = 0
-        if not add_entry(counted, entry, who) then degraded = 1 break end
-      end
-      left = left - entry.number
-    end
-    -- Events that were shed or could not be written are counted as well.
-    redis.call('HSET', stats, 'journal_entries', text(counted.entries), 'journal_events', text(counted.events + left),
-      'journal_written', text(counted.written))
-    if math.floor(first / TRIM_EVERY) ~= math.floor(counted.entries / TRIM_EVERY) then trim_journal(counted) end
-    return degraded
-  end
-
-  local done, degraded = pcall(write_entries, string.sub(who or '', 1, 128))
-  return done and degraded or 1
+  return write_entries(book, who)
 end
 -- The order of returned messages. A returned message goes to its old place among the earlier returned ones at the head of
 -- ready, whichever lease comes first. Those have the flag `o`, and stand in front of all that were never delivered. The old
@@ -986,8 +1086,8 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
--- calls the long way.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
+-- for `journal`, which does so in earlier versions.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.

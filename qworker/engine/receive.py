@@ -20,6 +20,9 @@ __all__ = ["PAUSED", "UNKNOWN", "Batch", "Suspects", "indices_of", "settle_recei
 #: Values of `Batch.hint_ms` that are not times.
 PAUSED: Final = -1
 UNKNOWN: Final = -2
+#: What short replies begin with: of a queue with a journal, and of all.
+_NOTED: Final = b"NOTED"
+_SHORT: Final = (b"SHORT", _NOTED)
 
 
 class Suspects(IntEnum):
@@ -86,7 +89,7 @@ def settle_receive(
         args += outcome.words()
 
     def decode(reply: Any) -> Batch:
-        if reply[0] == b"SHORT":
+        if reply[0] in _SHORT:
             return _short_batch(lease_id, reply, len(outcomes))
         return _batch(lease_id, accepted(reply, keys.queue))
 
@@ -104,10 +107,11 @@ def settle_receive(
 
 def _short_batch(lease_id: str, reply: list[Any], leases: int) -> Batch:
     """Make the batch of a short reply: no message is a suspect, and no message has a history."""
-    _, now, deadline, left, hint, degraded, each, *items = reply
+    kind, now, deadline, left, hint, degraded, each, *items = reply
     settled = tuple(map(int, each.split())) or (1,) * leases
     times = (int(now), deadline, left, hint)
-    return Batch(lease_id, items, indices_of(items, ()), *times, False, degraded == 1, settled)
+    indices, noted = indices_of(items, ()), kind == _NOTED
+    return Batch(lease_id, items, indices, *times, False, degraded == 1, settled, journal=noted)
 
 
 def _batch(lease_id: str, reply: Sequence[Any]) -> Batch:

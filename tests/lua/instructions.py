@@ -7,6 +7,7 @@ but not those of Lua's library and of Redis.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Self
 
 import msgspec
@@ -19,8 +20,8 @@ from tests.servers import Server
 __all__ = ["Counter"]
 
 _COUNT = b"""
-local text, keys, argv, call, pcall, pack, unpack_limit = ...
-redis = { call = call, pcall = pcall, acl_check_cmd = function() return true end }
+local text, keys, argv, call, pcall, sha1hex, pack, unpack_limit = ...
+redis = { call = call, pcall = pcall, sha1hex = sha1hex, acl_check_cmd = function() return true end }
 cmsgpack = { pack = pack, unpack_limit = unpack_limit }
 function cmsgpack.unpack(text) return (select(2, unpack_limit(text, 1, 0))) end
 KEYS, ARGV = keys, argv
@@ -82,9 +83,23 @@ class Counter:
         source = b"--" + command.script.source
         args = [word if isinstance(word, bytes) else str(word).encode() for word in command.args]
         keys = [key.encode() for key in command.keys]
-        given = (source, lua.table(*keys), lua.table(*args), call, pcall, _packed, unpacked)
+        given = (
+            source,
+            lua.table(*keys),
+            lua.table(*args),
+            call,
+            pcall,
+            _sha1hex,
+            _packed,
+            unpacked,
+        )
         count, reply = lua.execute(_COUNT, *given)
         return count, command.decode(_of_lua(reply))
+
+
+def _sha1hex(text: bytes) -> bytes:
+    """As servers give it to scripts."""
+    return hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
 
 def _packed(*values: Any) -> bytes:

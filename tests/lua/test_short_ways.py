@@ -66,10 +66,11 @@ def long_way(name: str) -> bytes:
 
 
 def only_short(name: str) -> bytes:
-    """A script that ends with its short way, which stands in a block."""
+    """A script that ends with its short way, which stands in a block but in `send`."""
     source = load_script(name).source
     text = PARTS.joinpath(SHORT[name][0]).read_bytes()
-    return source[: source.index(text)] + text + b"\nend return 'nothing'"
+    end = b"" if name == "send" else b"end"
+    return source[: source.index(text)] + text + b"\n%b return 'nothing'" % end
 
 
 def item(name: str, flags: str = "") -> str:
@@ -88,6 +89,7 @@ class World:
     tokens: int = 0
     lane: str = ""
     near: str = ""
+    stats: dict[str, str] = field(default_factory=dict)
     broken: str = ""
     #: Without attributes, so that the call takes the time of the server.
     bare: bool = False
@@ -114,6 +116,8 @@ class World:
         if self.lane:
             redis.hset(base + "producers", "lane", self.lane)
         redis.hset(base + "stats", mapping={"sent": 7, "stored": 5, "received": 3, "unacked": 2})
+        if self.stats:
+            redis.hset(base + "stats", mapping=self.stats)
         if self.near:
             redis.hset(base + "stats", "lane:lane", self.near)
         for number, shape in enumerate(self.leases):
@@ -168,6 +172,9 @@ KEYS: Final = [
 ]
 SHAPES: Final = ["alone", "batch", "apart", "loose", "other", "gone"]
 SEVERAL: Final = [item(f"r{number}") for number in range(5)]
+#: A journal that has begun, and its counters.
+BEGUN: Final = {"journal_epoch": "7", "journal_cap": "1048576"}
+COUNTED: Final = {"journal_entries": "4", "journal_events": "50", "journal_written": "900"}
 #: A time of the server, beside those of tests, which are shorter.
 _TIME: Final = re.compile(r"\b1\d{12}\b")
 #: What differs from a queue that holds a message and a lease of one.
@@ -204,6 +211,34 @@ CHANGES: Final[list[dict[str, Any]]] = [
     *({"near": "4 1", "broken": part} for part in BROKEN[::3]),
     *({"near": "4 1", "meta": {"shards": "2 2 5", "paused": paused}} for paused in ("out", "")),
     *({"broken": part} for part in BROKEN),
+    *(
+        {
+            "ready": SEVERAL,
+            "leases": [shape, "alone"],
+            "meta": {"journal": "all", **BEGUN, **more},
+            "stats": stats,
+        }
+        for shape, stats, more in (
+            ("alone", COUNTED, {}),
+            ("batch", COUNTED, {}),
+            ("apart", COUNTED, {"journal": "outcomes"}),
+            ("batch", COUNTED, {"journal_cap": "1048575"}),
+            ("batch", COUNTED, {"journal_shed": "1"}),
+            ("batch", COUNTED, {"journal_epoch": "0"}),
+            ("batch", COUNTED, {"groups": "1"}),
+            ("batch", {}, {}),
+            ("batch", {**COUNTED, "journal_events": "x"}, {}),
+            ("batch", {**COUNTED, "journal_entries": "1.5"}, {}),
+        )
+    ),
+    *(
+        {"leases": ["batch"], "meta": {"journal": "all", **BEGUN}, "stats": COUNTED, "broken": part}
+        for part in BROKEN[1::3]
+    ),
+    {"leases": [], "meta": {"journal": "all", **BEGUN}, "stats": COUNTED},
+    {"meta": {"journal": "off", "groups": "1"}},
+    *({"meta": {"maxsize": most}} for most in ("5", "6", "9", "x", "1.5")),
+    {"meta": {"maxlen": "0", "maxsize": "0", "delay_ms": "0", "ttl_ms": "0", "journal": "off"}},
     {"ready": [], "broken": "delayed"},
     {"parts": ["dead"], "leases": ["gone"], "broken": "dead"},
 ]
@@ -237,6 +272,23 @@ OUTCOMES: Final = [
     ["1", "0", "1", "0", "k", "l0", "0", "0"],
     ["1", "0", "0", "1", "d", "0", "", "", "", "", "", "", "0"],
     ["1", "0", "0", "0", "1", "1", "acked - - - - -"],
+    ["*", "0", "0", "1", "2", "acked 5 - t - -\nq1 b1 1 0 0 0 0\nq1 b2 1 0 0 0 0"],
+    [
+        "*",
+        "0",
+        "0",
+        "2",
+        "1",
+        "acked 5 - t - -\nq1 b1 1 0 0 0 0",
+        "1",
+        "acked 5 - u - -\nq1 b2 1 0 0 0 0",
+    ],
+    ["2", "1", "2", "0", "0", "1", "2", "acked 5 - t - -\nq1 b1 1 0 0 0 0\nq1 b2 1 0 0 0 0"],
+    ["2", "1", "3", "0", "0", "1", "2", "acked 5 - t - -\nq1 b1 1 0 0 0 0\nq1 b2 1 0 0 0 0"],
+    ["1", "0", "0", "0", "1", "0", "acked - - - - -"],
+    ["1", "0", "0", "0", "1", "1", "x" * 16385],
+    ["1", "0", "0", "0", "10001", "1", "acked - - - - -"],
+    ["1", "0", "0", "0", "1", "1"],
     ["1", "0", "0", "0", "x"],
 ]
 
@@ -254,10 +306,10 @@ def arguments(name: str, changed: dict[int, Any], leases: int, outcome: list[str
     return words
 
 
-def calls(name: str) -> Iterator[tuple[World, list[str], list[str]]]:
+def calls(name: str, changes: list[dict[str, Any]]) -> Iterator[tuple[World, list[str], list[str]]]:
     """Queues, the leases that a call on them names, and its arguments: all changes by each argument and outcome."""
     of_others = {"leases"} if name == "send" else {"near", "lane"}
-    for change in CHANGES:
+    for change in changes:
         if of_others & set(change):
             continue
         world = World(**{"ready": [item("r0")], "leases": ["alone"], **change})
@@ -566,17 +618,23 @@ def _comparable(reply: Any, state: dict[str, Any], base: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "pair"),
-    [*((name, "") for name in sorted(SHORT)), ("send", "/1")],
-    ids=[*sorted(SHORT), "send to a shard"],
+    ("name", "pair", "part"),
+    [
+        *((name, "", part) for name in sorted(SHORT) for part in range(3)),
+        ("send", "/1", 0),
+        ("send", "/1", 1),
+        ("send", "/1", 2),
+    ],
     indirect=["pair"],
 )
-def test_the_short_way_does_what_the_long_one_does(pair: tuple[Drive, Drive], name: str) -> None:
+def test_the_short_way_does_what_the_long_one_does(
+    pair: tuple[Drive, Drive], name: str, part: int
+) -> None:
     """The same reply, and the same queue; what a short way does not do, the long one does or refuses."""
     short, along = pair
     short_sha = short.redis.script_load(load_script(name).source)
     long_sha = along.redis.script_load(long_way(name))
-    for world, leases, words in calls(name):
+    for world, leases, words in calls(name, CHANGES[part::3]):
         reply, after, changed = _run(short, short_sha, name, world, leases, words)
         expected, wanted, _ = _run(along, long_sha, name, world, leases, words)
         unasked = UNASKED[name] | (set() if changed else {"stats"})

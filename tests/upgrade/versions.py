@@ -41,7 +41,7 @@ CHANGES = {
     "lua/calls/join.lua": [("'q1 ' ..", "'q2 ' ..")],
     "lua/lib/call_specs.lua": [("'^q1 [", "'^q[12] [")],
     "lua/lib/journal.lua": [("'^q1 (", "'^q[12] (")],
-    "lua/lib/lone_items.lua": [("'^q1 [", "'^q2 [")],
+    "lua/lib/lone_items.lua": [("~= 'q1 '", "~= 'q2 '")],
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
     "lua/repair/repair_groups.lua": [("'^q1 (", "'^q[12] (")],
     "lua/repair/repair_seats.lua": [("'^q1 (", "'^q[12] (")],

@@ -14,8 +14,8 @@
 --- include lib/keys.lua
 --- include lib/attributes.lua
 --- include lib/envelope.lua
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 --- include lib/order.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua

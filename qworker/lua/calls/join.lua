@@ -32,8 +32,8 @@
 
 local meta, stats, producers, join, joins, run, runs = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local journal = string.sub(meta, 1, -5) .. 'journal'
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 --- include lib/journal_mode.lua
 --- include lib/outbox.lua
 --- include lib/call_specs.lua

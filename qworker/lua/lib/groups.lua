@@ -14,8 +14,8 @@
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, and a value for `journal`, which sends all
--- calls the long way.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
+-- for `journal`, which does so in earlier versions.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.

@@ -150,6 +150,7 @@ local function open_journal(attributes, now)
   book.cap = whole(attributes.cap, MIN_CAP, MAX_CAP) or DEFAULT_CAP
   book.epoch = whole(attributes.epoch, 1, MAX_MS)
   book.now = now
+  book.journal, book.meta, book.stats = journal, meta, stats
   open_book()
 end
 
@@ -157,4 +158,11 @@ end
 -- are `<delivered_ms> <times> <task>`.
 local function record(event, item, about)
   if book.on then book.record(event, item, about) end
+end
+
+-- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
+local function write_journal(who)
+  if book.events == 0 then return 0 end
+  book.close()
+  return write_entries(book, who)
 end

@@ -1,5 +1,5 @@
--- The short way to ack messages, without a journal. It runs before the functions of the long way are created, and checks
--- only the keys that it writes. Every other call takes the long way; nothing is written by then.
+-- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
+-- writes. Every other call takes the long way; nothing is written by then.
 
 local LEASE_ID = ':lease:([%w._-]+)$'
 
@@ -30,16 +30,32 @@ local function counters(found)
   return a, b, c, d
 end
 
--- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`, without
--- journal groups. Else functions: `held` reads, `take` writes.
+-- Acks of messages that were delivered together, from `at` on in ARGV: nil for anything but acks by index or `*`. Else
+-- functions: `held` reads, `take` writes; and `told`, the journal groups per lease: {text, number of events, …}, and the
+-- `number` of events of all.
 local function acks_by_index(at, leases)
-  local first, number, acks = {}, {}, {}
+  local first, number, acks = {}, {}, { told = {} }
   if ARGV[at] ~= tostring(leases) then return nil end
+  local function told_at(place)
+    local groups, told = tonumber(ARGV[place]), { number = 0 }
+    local last = place + 2 * (groups or 0)
+    if not groups or groups < 1 or groups > 10000 or groups % 1 ~= 0 or #ARGV < last then return nil end
+    for i = place + 1, last, 2 do
+      local events, group = tonumber(ARGV[i]), ARGV[i + 1]
+      if not events or events < 1 or events > 10000 or events % 1 ~= 0 or #group > 16384 then return nil end
+      told[#told + 1], told[#told + 2], told.number = group, events, told.number + events
+    end
+    return told, last
+  end
   for l = 1, leases do
     local n = tonumber(ARGV[at + 1])
     if ARGV[at + 1] ~= '*' and (not n or n < 1 or n > 1000 or n % 1 ~= 0) then return nil end
     first[l], number[l], at = at + 2, n, at + (n or 0) + 4
-    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' or ARGV[at] ~= '0' then return nil end
+    if ARGV[at - 2] ~= '0' or ARGV[at - 1] ~= '0' then return nil end
+    if ARGV[at] ~= '0' then
+      acks.told[l], at = told_at(at)
+      if not at then return nil end
+    end
   end
   if #ARGV ~= at then return nil end
 

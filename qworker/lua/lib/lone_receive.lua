@@ -25,9 +25,10 @@ local function made(key, room, item, items, each, deadlines, deadline, id)
   return false
 end
 
--- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility and
--- priorities, no waiting suspect and no tombstone. Returns nil for any other.
+-- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities
+-- and journal, no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_short()
+  local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
   local key, leases, suspects, asked = KEYS[#KEYS], #KEYS - 21, ARGV[5], ARGV[2]
   local count, id = ARGV[3] == '1' and 1 or whole(ARGV[3], 0, 1000), string.match(key, LEASE_ID)
@@ -54,10 +55,14 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists = ARGV[4], nil, nil
+  local visibility_ms, levels, lists, book, word = ARGV[4], nil, nil, nil, 'SHORT'
   if there % 2 == 1 then
-    local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms')
-    if set.err or set[1] or set[2] then return nil end
+    local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
+    if set.err or set[1] or set[5] then return nil end
+    if set[2] == 'all' or set[2] == 'outcomes' then
+      book, word = short_journal({ journal = KEYS[20], meta = meta, stats = stats, all = set[2] == 'all' }), 'NOTED'
+      if not book then return nil end
+    end
     levels = set[3]
     if visibility_ms == '' then visibility_ms = set[4] or '' end
   end
@@ -76,18 +81,15 @@ local function settle_receive_short()
         end
       end
     end
-    if waiting == left or waiting >= count then lists = nil end -- all come from one list
   end
-  local item, items, taken, number = nil, nil, nil, 0
+  local item, items, taken, number, heads = nil, nil, nil, 0, nil
   if left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
-    if not is_plain(item) then return nil end
-    if count > 1 and (waiting > 1 or lists) and #item < MAX_BYTES then
-      if lists then
-        items, taken = of_levels(lists, item, math.min(count, left))
-      else
-        items = with_others(ready, item, math.min(count, waiting))
-      end
+    local stop = is_plain(item)
+    if not stop then return nil end
+    if book and book.all then heads = { string.sub(item, 1, stop - 1) } end
+    if count > 1 and left > 1 and #item < MAX_BYTES then
+      items, taken = with_others(lists or { ready, left }, item, math.min(count, left), heads)
       if not items then return nil end
       number = #items
     end
@@ -120,6 +122,17 @@ local function settle_receive_short()
     if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
   end
 
+  local rows
+  if book then
+    -- Acks whose events the caller does not write are for the long way, which reads the messages.
+    for l = 1, leases do
+      if not acks or not acks.told[l] then return nil end
+    end
+    book.now, book.stamp = now, stamp
+    rows = book.rows('delivered ' .. stamp .. ' - - - -', heads or {})
+    if not rows then return nil end
+  end
+
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
@@ -129,7 +142,7 @@ local function settle_receive_short()
         redis.call('LTRIM', list, taken[i + 1], -1)
       end
     else
-      redis.call('LTRIM', ready, number, -1)
+      redis.call('LTRIM', ready, 1, -1)
     end
   elseif leases > 0 and type(redis.pcall('ZCARD', deadlines)) ~= 'number' then
     return nil
@@ -154,6 +167,10 @@ local function settle_receive_short()
     end
   end
   local degraded = type(counted) == 'number' and 0 or 1
+  if book then
+    for l = 1, leases do book.acked(acks.told[l], settled[l]) end
+    degraded = math.max(degraded, book.write(rows, ARGV[6]))
+  end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first and redis.call('ZCARD', deadlines) == 1 then redis.pcall('HSET', stats, 'reaped_ms', stamp) end
   if left > 0 and there % 4 < 2 then
@@ -166,14 +183,14 @@ local function settle_receive_short()
   -- A table in a reply costs the server as much as a command.
   if asked ~= '0' then
     settled = settled and table.concat(settled, ' ') or ''
-    if items then return { 'SHORT', stamp, deadline, left, hint, degraded, settled, unpack(items) } end
-    return { 'SHORT', stamp, deadline, left, hint, degraded, settled, item }
+    if items then return { word, stamp, deadline, left, hint, degraded, settled, unpack(items) } end
+    return { word, stamp, deadline, left, hint, degraded, settled, item }
   end
   if not settled then
     settled = {}
     for i = 1, leases do settled[i] = 1 end
   end
-  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, 0 }
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0 }
 end
 local short = settle_receive_short()
 if short then return short end

@@ -1,7 +1,8 @@
--- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards and the priority
--- of the messages. It runs before the functions of the long way are created, and checks only the keys that it writes. Returns
--- nil, without a write, for any other send or on a problem, which the long way reports.
+-- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards, maxsize, the
+-- priority of the messages and its journal. It runs before the functions of the long way are created, and checks only the keys
+-- that it writes. Returns nil, without a write, for any other send or on a problem, which the long way reports.
 local function send_alone()
+  local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence, priority, number, asked = ARGV[2], ARGV[3], ARGV[6], #ARGV / 2 - 4, ARGV[#ARGV]
   -- No delay, ttl, unique key or maxlen.
@@ -10,12 +11,25 @@ local function send_alone()
     return nil
   end
   -- EXISTS counts a key as often as it is named: 1 for a token, 2 for attributes.
-  local there, paused_out, shards = redis.call('EXISTS', wake, meta, meta), false, nil
+  local there, paused_out, shards, book = redis.call('EXISTS', wake, meta, meta), false, nil, nil
   if there > 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards',
-      'levels')
+      'levels', 'groups')
     paused_out, shards = set[1] == 'out', set[8] or nil
-    if set.err or set[1] and not paused_out or set[2] or set[3] or set[4] or set[5] or set[6] then return nil end
+    if set.err or set[1] and not paused_out or set[10] then return nil end
+    for i = 2, 5 do
+      if set[i] and set[i] ~= '0' and i ~= 3 then return nil end
+    end
+    -- A message with all its flags within maxsize is not too large.
+    local maxsize = tonumber(set[3] or 0)
+    if not maxsize then return nil end
+    for i = 1, maxsize > 0 and number or 0 do
+      if #ARGV[7 + 2 * i] > maxsize then return nil end
+    end
+    if set[6] == 'all' then
+      book = short_journal({ journal = KEYS[#KEYS], meta = meta, stats = stats, all = true })
+      if not book then return nil end
+    end
     -- A shard takes messages if it is marked `open`.
     if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
     if priority ~= '0' and (#priority ~= 1 or not string.find(set[9] or '', priority, 1, true)) then return nil end
@@ -32,16 +46,24 @@ local function send_alone()
   end
   last = type(last) == 'string' and tonumber(string.match(last, '^(%d+) %d'))
   if not last or tonumber(sequence) <= last then return nil end
-  local _, now = clock(ARGV[1], meta)
+  local now_ms, now = clock(ARGV[1], meta)
   if not now then return nil end
 
   -- The first write checks the type of its key; those of the others are known.
-  local pushed
-  if number == 1 then
+  local pushed, rows
+  if number == 1 and not book then
     pushed = redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
   else
-    local items, middle = {}, now .. ' 0 0 0 0'
+    local items, middle, heads = {}, now .. ' 0 0 0 0', book and {}
     for i = 1, number do items[i] = ARGV[6 + 2 * i] .. middle .. ARGV[7 + 2 * i] end
+    for i = 1, book and number or 0 do
+      local tail = ARGV[7 + 2 * i]
+      local stop = string.find(tail, '\n', 1, true)
+      if not stop then return nil end
+      heads[i] = ARGV[6 + 2 * i] .. middle .. string.sub(tail, 1, stop - 1)
+    end
+    rows = book and book.rows('sent - - - - -', heads)
+    if book and not rows then return nil end
     pushed = redis.pcall('RPUSH', ready, unpack(items))
   end
   if type(pushed) ~= 'number' then return nil end
@@ -52,6 +74,10 @@ local function send_alone()
     redis.call('HSET', stats, 'sent', sent + number, 'stored', stored + number)
   end
   local degraded = 0
+  if book then
+    book.now = now_ms
+    degraded = book.write(rows, '')
+  end
   if not paused_out and number > 1 then
     local EIGHT = { '1', '1', '1', '1', '1', '1', '1', '1' }
     -- Up to eight tokens, as `ring` of lib/counters.lua leaves.

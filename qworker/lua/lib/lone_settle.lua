@@ -6,7 +6,8 @@ local function settle_short()
     acks = acks_by_index(3, leases)
     if not acks then return nil end
   end
-  if redis.pcall('HGET', meta, 'journal') then return nil end
+  local mode = redis.pcall('HGET', meta, 'journal')
+  if mode and (mode ~= 'off' or redis.call('HEXISTS', meta, 'groups') == 1) then return nil end
   local ids
   if acks then
     ids = acks.held()

@@ -15,8 +15,8 @@
 --- include lib/counters.lua
 
 local meta, wake, stats, journal = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 
 local now
 
@@ -42,7 +42,7 @@ if not now or #ARGV % 2 == 0 then return { 'ARG', 'attributes' } end
 local before, mode = redis.call('HGET', meta, 'paused') or '', read_mode()
 for i = 2, #ARGV, 2 do
   if ARGV[i] == 'journal' and ARGV[i + 1] == '' and redis.call('HEXISTS', meta, 'groups') == 1 then
-    redis.call('HSET', meta, 'journal', 'off') -- it sends calls the long way, see lib/groups.lua
+    redis.call('HSET', meta, 'journal', 'off') -- it sends calls of earlier versions the long way, see lib/groups.lua
   elseif ARGV[i + 1] == '' then
     redis.call('HDEL', meta, ARGV[i])
   else

@@ -13,8 +13,6 @@
 --- include lib/checks.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
---- include lib/journal.lua
---- include lib/journal_entries.lua
 
 local refused = broken({ meta, 'hash' }) or broken_queue(ALL_LEVELS)
 if refused then return refused end
@@ -42,7 +40,8 @@ local leveled = redis.call('EXISTS', unpack(KEYS, 2, 10)) > 0
 for number = 0, 9 do lengths[number + 1] = (number == 0 or leveled) and look(ready(number)) or 0 end
 local stored = redis.call('XLEN', journal)
 local written = stored > 0 and whole(redis.call('HGET', stats, 'journal_written'), 0, MAX_MS) or 0
-local journal_bytes = math.max(0, written - (stored > 0 and entry_from('-') or written))
+local first_entry = stored > 0 and redis.call('XRANGE', journal, '-', '+', 'COUNT', 1)[1]
+local journal_bytes = math.max(0, written - (first_entry and whole(first_entry[2][6], 0, MAX_MS) or written))
 local function first_score(key, number)
   if number == 0 then return '' end
   local score = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]

@@ -18,8 +18,8 @@
 --- include lib/keys.lua
 --- include lib/lease.lua
 --- include lib/ids_stored.lua
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 --- include lib/journal_mode.lua
 
 local MAX_KEEP_MS, FIRST_ID, base = 2592000000, 4, string.sub(meta, 1, -5)

@@ -24,8 +24,8 @@
 --- include lib/progress.lua
 
 local meta, stats, journal = KEYS[1], KEYS[5], KEYS[6]
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 --- include lib/journal_mode.lua
 
 local runs, run, lease, id, index = KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]

@@ -18,8 +18,8 @@
 --- include lib/rights.lua
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
---- include lib/journal.lua
 --- include lib/journal_entries.lua
+--- include lib/journal.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
 --- include lib/groups.lua

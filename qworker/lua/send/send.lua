@@ -25,12 +25,13 @@
 --   {'BROKEN', key, type} {'ARG', name}
 -- O(n) for ready, O(n log d) for delayed messages, d delayed already; O(m) more to replace one of m ≤ 1,000 due in one ms.
 --- include lib/clock.lua
+--- include lib/journal_entries.lua
+--- include lib/lone_journal.lua
 --- include lib/lone_send.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
 --- include lib/sender_keys.lua
 --- include lib/journal.lua
---- include lib/journal_entries.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
 --- include lib/groups.lua
@@ -112,8 +113,7 @@ push(items, priority, delay_ms, attributes, now)
 for _, one in ipairs(early) do push({ one[1] }, priority, one[2], attributes, now) end
 write_keys(holds)
 if lane ~= '' then
-  -- What was kept out makes a lane long, and counters are read often.
-  if place == stats and #kept_out > 0 then
+  if place == stats and #kept_out > 0 then -- what was kept out makes a lane long, and counters are read often
     redis.call('HSET', stats, field, '-')
     place, field = producers, lane
   end
