@@ -252,7 +252,7 @@ def test_another_chain_and_messages_with_such_ids_stay(app: QWorker, cancel: Can
     one, other = steps.start(), steps.start()
     stem = one.id.rpartition("-")[0]
 
-    @app.workflow(queue="b")
+    @app.workflow(queue="a")  # where it is found before the first step
     def run(run: Any) -> str:
         return "done"
 
@@ -261,3 +261,19 @@ def test_another_chain_and_messages_with_such_ids_stay(app: QWorker, cancel: Can
     drain(app)
     assert other.result(0) == 3
     assert alike.result(0) == "done"
+
+
+def test_a_group_with_such_an_id_stays(app: QWorker, cancel: Cancels) -> None:
+    """Only a group whose callback names this end is a step of the chain."""
+    steps = Steps(app, "a", "b", "c")
+    handle = steps.start()
+
+    @app.task(queue="a", result="1h")
+    def join(numbers: list[int | Failure]) -> int:
+        return len(numbers)
+
+    alike = group([steps.tasks[0].call(0)]).then(join).start(id=f"{handle.id[:-2]}-1")
+    assert cancel(app, handle) is Cancellation.CANCELLED
+    work_off(app)
+    ended_as(handle, "cancelled")
+    assert alike.result(0) == 1
