@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -120,8 +120,9 @@ def test_a_message_whose_ring_died_with_a_child_is_started_at_once(
     lab = own_lab
     lab.app(QUEUES.format(word=word, queues=queues))
     with lab.worker("--procs", "2", "--no-reaper") as worker:
+        _until_ready(worker)
         with ConnectionFactory(lab.url).redis() as redis:
-            victim = _take_a_ring(lab, worker, redis, queues)
+            victim = _take_a_ring(lab, worker.children, redis, queues)
         (lab.directory / "slow").touch()
         watch = Watch(*worker.pids(), lab.server_pid)
         os.kill(victim, signal.SIGKILL)
@@ -130,12 +131,38 @@ def test_a_message_whose_ring_died_with_a_child_is_started_at_once(
         assert lab.notes("handled")[-1].pid != victim
 
 
-def _take_a_ring(lab: Lab, worker: Worker, redis: Redis, queues: int) -> int:
+@pytest.mark.slow
+@pytest.mark.parametrize("queues", [12, 300])
+def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
+    own_lab: Lab, queues: int
+) -> None:
+    """Within visibility timeout and tick at most: no process is left that could ring again."""
+    lab = own_lab
+    lab.app(QUEUES.format(word="def", queues=queues))
+    hosts = [lab.start("--no-reaper") for _ in range(2)]
+    for host in hosts:
+        _until_ready(host)
+    with ConnectionFactory(lab.url).redis() as redis:
+        victim = _take_a_ring(
+            lab, lambda: [pid for host in hosts for pid in host.children()], redis, queues
+        )
+    (dead,) = (host for host in hosts if victim in host.children())
+    watch = Watch(lab.server_pid, *(pid for host in hosts for pid in host.pids()))
+    for pid in dead.pids():
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: lab.noted("handled")[-1] == [LAST])
+    assert watch.passed_s() < 31.0
+
+
+def _until_ready(worker: Worker) -> None:
+    until(lambda: worker.events("worker_ready"))
+
+
+def _take_a_ring(lab: Lab, children: Callable[[], list[int]], redis: Redis, queues: int) -> int:
     """Send the message `LAST`, whose token goes to a child that does not run; returns the pid of that child."""
 
     def both_wait() -> bool:
-        waiting = [client for client in redis.client_list() if client["cmd"] == "blpop"]
-        return len({client["name"] for client in waiting}) == 2
+        return sum(client["cmd"] == "blpop" for client in redis.client_list()) >= 2
 
     for n in range(50):
         number = 7 * n % queues
@@ -144,7 +171,7 @@ def _take_a_ring(lab: Lab, worker: Worker, redis: Redis, queues: int) -> int:
         lab.send(f"t{number}", n, queue=keys.queue)
         until(lambda n=n: lab.noted("handled")[-1:] == [[n]])
         # The other one has waited for longer, and so is the next to be given a token.
-        (other,) = {*worker.children()} - {lab.notes("handled")[-1].pid}
+        (other,) = {*children()} - {lab.notes("handled")[-1].pid}
         until(both_wait)
         os.kill(other, signal.SIGSTOP)
         until(lambda other=other: psutil.Process(other).status() == psutil.STATUS_STOPPED)
