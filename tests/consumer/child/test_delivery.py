@@ -12,7 +12,15 @@ from qworker import Context, Middleware, QWorker, Release, Retry, current
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.states import Mark
 from qworker.wire.leases import held_items
-from tests.consumer.driving import drain, history_of, make_due, redis_of, running, until
+from tests.consumer.driving import (
+    DEADLINE_S,
+    drain,
+    history_of,
+    make_due,
+    redis_of,
+    running,
+    until,
+)
 from tests.consumer.workers import Lab
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -219,6 +227,28 @@ def test_at_most_once_is_not_retried(app: QWorker) -> None:
 
     assert started == [1]
     assert history_of(app.queue("default")) == {"acked": 1, "received": 1, "sent": 1}
+
+
+def test_at_most_once_goes_back_if_it_waits_for_a_slot_when_its_child_stops(app: QWorker) -> None:
+    """Only what has started was acked; the child ends when that has ended, and waits for nothing else."""
+    gate, blocked, started = threading.Event(), list[int](), list[int]()
+
+    @app.task(at_most_once=True)
+    def fragile(n: int) -> None:
+        started.append(n)
+        if n >= 500:  # fast ones before them let it receive many at a time
+            blocked.append(n)
+            gate.wait(DEADLINE_S)
+
+    fragile.send_many(fragile.call(n) for n in range(1000))
+    with running(app, concurrency=2) as child:
+        dispatcher = child.broker._dispatcher
+        until(lambda: len(blocked) == 2 and dispatcher._waiting[0])
+        child.broker.stop("test")
+        gate.set()
+    seen = app.queue("default").inspect()
+    assert (seen.ready, seen.unacked) == (1000 - len(started), 0)
+    assert seen.stats["acked"] == len(started)
 
 
 def test_both_guarantees_in_one_queue(app: QWorker) -> None:
