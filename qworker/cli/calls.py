@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
     from qworker.client.calls import CallGroup
     from qworker.client.queue import Queue
+    from qworker.client.unsent import UnsentCalls
 
 __all__ = ["command"]
 
@@ -60,9 +62,16 @@ def list_groups(session: Session, queue: str | None, limit: int) -> Output:
 @json_option
 @click.pass_obj
 def show(session: Session, group_id: str, queue: str | None) -> Output:
-    """Show a group of calls: its state, how many calls it waits for, and which are dead letters."""
-    _, group = _find(session, group_id, queue)
-    return Output(_document(group), _text(group))
+    """Show a group of calls: its state, how many calls it waits for, and which are dead letters.
+
+    Also calls that wait in an outbox, since their queue does not take them.
+    """
+    from qworker.client.unsent import unsent_calls
+
+    opened, group = _find(session, group_id, queue)
+    unsent = opened.client.run(unsent_calls(opened.ref, group.id)) if group.is_open else []
+    document = {**_document(group), "unsent": [asdict(one) for one in unsent]}
+    return Output(document, _text(group, unsent, session.now_ms()))
 
 
 @command.command("cancel")
@@ -187,8 +196,8 @@ def _listing(session: Session, groups: list[CallGroup]) -> Iterator[str | Block]
     )
 
 
-def _text(group: CallGroup) -> Iterator[str | Block]:
-    from qworker.formats import word
+def _text(group: CallGroup, unsent: Sequence[UnsentCalls], now_ms: int) -> Iterator[str | Block]:
+    from qworker.formats import ago, count, word
 
     fields: dict[str, Cell | str] = {"group of calls": group.id, "queue": group.queue}
     fields["state"] = Cell(group.state, _TONES.get(group.state, ""))
@@ -202,7 +211,20 @@ def _text(group: CallGroup) -> Iterator[str | Block]:
     if group.dead:
         named = ", ".join(f"{group.id}.{number}" for number in group.dead[:_NAMED])
         fields["dead"] = f"{named} …" if len(group.dead) > _NAMED else named
+    if unsent:
+        fields["in outbox"] = Cell(
+            "; ".join(
+                f"{count(one.calls, 'call')} for queue {one.destination}, since {ago(one.since_ms, now_ms)}"
+                for one in unsent
+            ),
+            "bad",
+        )
     yield Fields(fields)
+    if unsent:
+        yield Line()
+        for one in unsent:
+            yield Hint("why it takes none   ", f"qworker queue show {one.destination}")
+        yield Hint("what else waits     ", "qworker doctor")
     if group.dead and group.is_open:
         yield Line()
         yield Hint("why they are dead   ", "qworker dead ls QUEUE")

@@ -17,6 +17,7 @@ from qworker.client.inspect.walk import SortedSetWalk
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
+from qworker.client.unsent import message_of
 from qworker.engine.calls import abandon
 from qworker.engine.outbox import destinations
 from qworker.engine.raw import raw
@@ -134,7 +135,7 @@ def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[s
                 ours = {
                     entry: message_id
                     for entry, fields in entries
-                    if (message_id := _id_of(fields)).startswith(prefixes)
+                    if (message_id := message_of(fields)).startswith(prefixes)
                 }
                 # One that a relay has stored meanwhile is found in its queue.
                 if ours:
@@ -143,10 +144,3 @@ def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[s
                 if len(entries) < _UNSENT:
                     break
                 first = f"({entries[-1][0].decode()}"
-
-
-def _id_of(fields: list[bytes]) -> str:
-    """Return the id of the message, or group of calls, that an entry of an outbox will store; '' for other entries."""
-    entry = dict(zip(fields[::2], fields[1::2], strict=True))
-    named = entry.get(b"head", b"").removeprefix(b"q1 ").strip() or entry.get(b"open", b"")
-    return named.decode("utf-8", "replace")

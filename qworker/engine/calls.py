@@ -9,13 +9,14 @@ import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
-from qworker.engine.replies import accepted
+from qworker.engine.replies import accepted, accepted_id
 from qworker.engine.scripts import load_script
 from qworker.errors import LeaseLostError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = [
+    "NUMBERS_PER_MS",
     "Begun",
     "Counted",
     "End",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 #: As in `lua/lib/outbox.lua`.
-_NUMBERS_PER_MS = 1024
+NUMBERS_PER_MS = 1024
 
 
 class End(msgspec.Struct, frozen=True):
@@ -44,7 +45,7 @@ class End(msgspec.Struct, frozen=True):
     @property
     def written_ms(self) -> int:
         """When that happened, by the clock of its server."""
-        return self.number // _NUMBERS_PER_MS
+        return self.number // NUMBERS_PER_MS
 
 
 class Opening(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ class Opening(msgspec.Struct, frozen=True):
     @property
     def written_ms(self) -> int:
         """When that happened, by the clock of its server."""
-        return self.number // _NUMBERS_PER_MS
+        return self.number // NUMBERS_PER_MS
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -88,7 +89,8 @@ def begin(
 ) -> Command[Begun]:
     """Begin a group, or send its next members; a repeated number of the lane does nothing.
 
-    `run` follows the group. Its reply raises `LeaseLostError` if the delivery does not hold the run any more.
+    `run` follows the group. Its reply raises `LeaseLostError` if the delivery does not hold the run any more, and
+    `IdTakenError`.
     """
     names: tuple[str, ...] = (
         keys.meta,
@@ -107,7 +109,7 @@ def begin(
             raise LeaseLostError(keys.queue, run.run_id)
         if reply[0] == b"GONE":
             return Begun(0, b"", gone=True)
-        _, _, sent, start = accepted(reply, keys.queue, lane)
+        _, _, sent, start = accepted_id(reply, keys.queue, group_id, "run")
         return Begun(int(sent), start)
 
     return Command(load_script("join"), names, args, decode)

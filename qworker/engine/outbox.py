@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from qworker.engine.arguments import given
-from qworker.engine.calls import End, Opening
+from qworker.engine.calls import NUMBERS_PER_MS, End, Opening
 from qworker.engine.command import Command, Word
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
@@ -19,8 +19,6 @@ __all__ = ["AnyEntry", "Entry", "Notice", "Page", "accept", "destinations", "for
 
 #: Entries of one page: a call of `accept` stores as many.
 _PAGE: Final = 100
-#: As in `lua/lib/outbox.lua`.
-_NUMBERS_PER_MS: Final = 1024
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -36,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True):
     @property
     def written_ms(self) -> int:
         """When the ack counted that it came of, by the clock of its server."""
-        return self.number // _NUMBERS_PER_MS
+        return self.number // NUMBERS_PER_MS
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -50,7 +48,7 @@ class Notice(msgspec.Struct, frozen=True):
     @property
     def written_ms(self) -> int:
         """When that happened, by the clock of its server."""
-        return self.number // _NUMBERS_PER_MS
+        return self.number // NUMBERS_PER_MS
 
 
 AnyEntry = Entry | Notice | End | Opening

@@ -9,6 +9,7 @@ from qworker.errors import (
     BrokenQueueError,
     GhostSendError,
     GroupFullError,
+    IdTakenError,
     InvalidOptionError,
     LeaseUsedError,
     QueueExistsError,
@@ -21,7 +22,7 @@ from qworker.errors import (
 from qworker.wire.groups import shown
 from qworker.wire.shards import Mark
 
-__all__ = ["accepted", "group_in_shards"]
+__all__ = ["accepted", "accepted_id", "group_in_shards"]
 
 
 def group_in_shards(group: str, queue: str, shards: int) -> tuple[str, str]:
@@ -31,6 +32,13 @@ def group_in_shards(group: str, queue: str, shards: int) -> tuple[str, str]:
         "a group lives in one of them, which only a sender chooses; let a task without a group send the message, "
         f"or use a queue that is not divided: qworker queue shards {queue} 1",
     )
+
+
+def accepted_id(reply: Any, queue: str, chosen_id: str, other: str) -> list[Any]:
+    """Return the reply of a script that starts something under an id. Raises `IdTakenError`, and as `accepted` does."""
+    if reply[0] == b"TAKEN":
+        raise IdTakenError(queue, chosen_id, other)
+    return accepted(reply, queue)
 
 
 def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[Any]:

@@ -10,7 +10,7 @@ import msgspec
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command
 from qworker.engine.options import SendOptions
-from qworker.engine.replies import accepted
+from qworker.engine.replies import accepted, accepted_id
 from qworker.engine.scripts import load_script
 from qworker.engine.send import Copies, NewMessage
 from qworker.errors import LeaseLostError, RunEndedError, RunTooLargeError
@@ -178,12 +178,14 @@ def start_run(
 ) -> Command[bytes]:
     """Store the message of a run unless a run of its id exists; returns what that one was started with, else `start`.
 
-    b"" of a run whose id was not chosen. Raises what a send raises.
+    b"" of a run whose id was not chosen. Raises what a send raises, and `IdTakenError`.
     """
     copies = Copies(options.replicas, options.within_ms, options.fsync)
 
     def decode(reply: Any) -> bytes:
-        fields = accepted(reply[0] if copies else reply, keys.queue)
+        fields = accepted_id(
+            reply[0] if copies else reply, keys.queue, message.id, "group of calls"
+        )
         if copies:
             copies.check(keys.queue, [message.id], reply[1])
         return start if fields[1] else bytes(fields[4])
@@ -199,6 +201,7 @@ def start_run(
             keys.run(message.id),
             keys.runs,
             keys.cancelled,
+            keys.join(message.id),
             keys.journal,
         ),
         (

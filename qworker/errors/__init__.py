@@ -27,6 +27,7 @@ QworkerError
 │   ├── RunTooLargeError          a run that has recorded too much
 │   ├── RunStartedError           a second start of an id, with other arguments
 │   ├── GroupStartedError         a second start of a group of calls, with other calls
+│   ├── IdTakenError              a run and a group of calls of one id in a queue
 │   ├── RunUnknownError           a signal to a run that is not there
 │   ├── RunEndedError             a signal to a run that has ended
 │   ├── SignalGivenError          a signal that was given before, with another value
@@ -122,6 +123,7 @@ from qworker.errors.results import (
 )
 from qworker.errors.runs import (
     GroupStartedError,
+    IdTakenError,
     RunEndedError,
     RunStartedError,
     RunTooLargeError,
@@ -179,6 +181,7 @@ __all__ = [
     "GhostSendError",
     "GroupFullError",
     "GroupStartedError",
+    "IdTakenError",
     "InDoubtError",
     "InvalidBodyError",
     "InvalidError",

@@ -6,6 +6,7 @@ from qworker.errors.base import QworkerError, RefusedError
 
 __all__ = [
     "GroupStartedError",
+    "IdTakenError",
     "RunEndedError",
     "RunStartedError",
     "RunTooLargeError",
@@ -78,6 +79,20 @@ class GroupStartedError(RefusedError):
             f"group of calls {self.group_id} of queue {self.queue!r} was already started with other calls: start this "
             "one under another id. An id is free a day after the end of its callback, when its result has expired, or "
             "7 days after a cancel"
+        )
+
+
+class IdTakenError(RefusedError):
+    """A run has this id, or a group of calls, and the other one was to be started under it; nothing was written."""
+
+    def __init__(self, queue: str, chosen_id: str, other: str) -> None:
+        super().__init__(queue, chosen_id, other)
+        self.queue, self.chosen_id, self.other = queue, chosen_id, other
+
+    def __str__(self) -> str:
+        return (
+            f"a {self.other} of queue {self.queue!r} has the id {self.chosen_id}: a run and a group of calls would "
+            "share one result; start this one under another id, or in another queue"
         )
 
 

@@ -13,6 +13,7 @@ from qworker import (
     Discard,
     Failure,
     GroupStartedError,
+    IdTakenError,
     InvalidOptionError,
     Keyring,
     NoResultError,
@@ -20,6 +21,7 @@ from qworker import (
     QWorker,
     ResultTimeoutError,
     StaleReceiptError,
+    SyncRun,
     TaskEndedError,
     TaskFailedError,
     chain,
@@ -283,6 +285,31 @@ def test_a_group_is_started_once_by_its_own_id(app: QWorker) -> None:
     assert drain(app).handled == 0
     with pytest.raises(GroupStartedError):
         calls(4).send(id="video-17")
+
+
+def test_a_group_and_a_run_of_one_queue_have_different_ids(app: QWorker) -> None:
+    """They would share a result: the second start is refused, and nothing of it is written."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.workflow(queue="ends", result="1h")
+    def order(run: SyncRun, number: int) -> int:
+        return number
+
+    calls = group([square.call(1)]).then(total)
+    calls.start(id="g")
+    before = app.queue("ends").inspect().stored
+    with pytest.raises(IdTakenError, match="a group of calls of queue 'ends' has the id g"):
+        order.options(id="g").start(1)
+    assert app.queue("ends").inspect().stored == before
+    order.options(id="r").start(1)
+    with pytest.raises(IdTakenError, match="a run of queue 'ends' has the id r"):
+        calls.start(id="r")
+    assert app.queue("ends").call_group("r") is None
+    handle = order.handle("r")
+    drain(app)
+    assert handle.result(0) == 1
+    with pytest.raises(IdTakenError):  # its steps are still kept
+        calls.start(id="r")
 
 
 def test_an_id_that_is_free_again_starts_the_group_again(app: QWorker) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,23 @@ def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
     with pytest.raises(TaskEndedError, match="cancelled"):
         handle.result(0)
     assert "no group of calls" in run("calls", "ls").err
+
+
+def test_a_group_says_which_of_its_calls_wait_in_an_outbox(run: Any, app: QWorker) -> None:
+    """How many, since when, and for which queue; none once that has taken them."""
+    app.queue("urls").pause("in")
+    handle = start(app)
+    [waits] = run("calls", "show", handle.id, "--json").json["unsent"]
+    assert (waits["destination"], waits["calls"]) == ("urls", 2)
+    assert abs(waits["since_ms"] - time.time() * 1000) < 60_000
+    shown = run("calls", "show", handle.id).out
+    assert "2 calls for queue urls, since" in shown
+    assert "qworker queue show urls" in shown
+    app.queue("urls").resume()
+    drain(app, queues=["web"])
+    drain(app, queues=["urls"], errors="collect")
+    assert run("calls", "show", handle.id, "--json").json["unsent"] == []
+    assert "in outbox" not in run("calls", "show", handle.id).out
 
 
 def test_groups_are_cancelled_with_their_calls(run: Any, app: QWorker) -> None:

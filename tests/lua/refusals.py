@@ -774,6 +774,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             "run:a",
             "runs",
             "cancelled",
+            "join:a",
             "journal",
             words=(NOW, "", "", 0, "", "q1 a ", "\nA", "\nstart"),
         ),

@@ -22,9 +22,9 @@
 -- ARGV[5]    index            of the run in that lease
 -- In join: `0` … → how a member has ended, see gather.lua; @size, @policy, @left (members that it still waits for), @sent (members
 -- that are in outboxes), @queues (where their messages may be), @then or @run, @start, @keep, @made.
--- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, {'STALE'} if
---   the lease does not hold the run, or {'BROKEN', key, type} {'ARG', name}. Of two starts of an id the first counts while
---   anything of its group is kept.
+-- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, {'STALE'}
+--   if the lease does not hold the run, {'TAKEN'} if a run has the id that was chosen, or {'BROKEN', key, type} {'ARG', name}. Of two
+--   starts of an id the first counts while anything of its group is kept.
 -- O(m): m members of the call.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -74,6 +74,9 @@ if not held then return { 'STALE' } end
 local found = redis.call('HMGET', join, '@sent', '@start', '@queues')
 local sent, last = tonumber(found[1]), tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
 local start = spec.start or ''
+-- Both would keep their results in one key, and their messages would have one id.
+local same_id = string.sub(meta, 1, -5) .. 'run:' .. id
+if not sent and spec.start and redis.call('EXISTS', same_id) == 1 then return { 'TAKEN' } end
 local is_other = sent and (found[2] or '') ~= start
 -- Their ids may be used again: nothing of the earlier group is kept any more, but numbers of lanes are, for days.
 local is_again = not sent and first == 0 and (spec.start or target)
@@ -96,7 +99,8 @@ if not sent then
     redis.call('ZADD', runs, 'NX', text(now), target[1])
     redis.call('HSET', run, '@joins', (redis.call('HGET', run, '@joins') or '') .. ' ' .. id)
   end
-  if book.on then book.record_group('group_begun', id, text(now), text(size), spec.policy, target and target[1] or id) end
+  local follows = target and target[1] or id
+  if book.on then book.record_group('group_begun', id, text(now), text(size), spec.policy, follows) end
 end
 local before = sent
 for i = sent - first + 1, #spec.members do

@@ -5,7 +5,8 @@
 -- KEYS[6]    run HASH         see step.lua; `@start` is what it was started with
 -- KEYS[7]    runs ZSET        see step.lua
 -- KEYS[8]    cancelled ZSET   message id → expiry ms
--- KEYS[9]    journal STREAM
+-- KEYS[9]    join HASH        see join.lua: of a group of calls that has the id
+-- KEYS[10]   journal STREAM
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    delay ms         '' for the queue's, or '@' and a due time in ms since 1970
 -- ARGV[3-4]  ttl ms, priority '' for the queue's, 0 none; 0-9
@@ -14,7 +15,7 @@
 -- ARGV[8]    start            what it is started with, 1-1024 bytes, see docs/protocol.md
 -- Returns {'OK', 1 stored or 0 started before, now ms, degraded, what the run of this id was started with: '' if that was
 --   without an id of its own}, or a refusal: {'PAUSED'} {'FULL', stored, maxlen} {'TOOLARGE', bytes, maxsize}
---   {'BROKEN', key, type} {'ARG', name}
+--   {'TAKEN'}: a group of calls has the id, {'BROKEN', key, type} {'ARG', name}
 -- A run that was started before is reported also by a queue that takes no messages now.
 -- O(1) for ready, O(log d) for delayed messages, d being delayed already.
 --- include lib/clock.lua
@@ -35,9 +36,9 @@
 --- include lib/group_slots.lua
 --- include lib/push.lua
 
-local run, runs, cancelled, attributes, refused = KEYS[6], KEYS[7], KEYS[8], read_attributes()
+local run, runs, cancelled, join, attributes, refused = KEYS[6], KEYS[7], KEYS[8], KEYS[9], read_attributes()
 refused = refused or broken({ stats, 'hash', ready, 'list', wake, 'list', run, 'hash', runs, 'zset', delayed, 'zset', cancelled,
-  'zset', journal, 'stream' })
+  'zset', journal, 'stream', join, 'hash' })
 if refused then return refused end
 local now, priority, head, tail, start = clock(ARGV[1], meta), whole(ARGV[4], 0, 9), ARGV[6], ARGV[7], ARGV[8]
 local id = string.match(head, '^q1 ([%w._-]+) $')
@@ -53,6 +54,8 @@ if not delay_ms or not ttl_ms then return { 'ARG', 'delay or ttl' } end
 if not lower_maxlen(attributes, ARGV[5] ~= '' and ARGV[5] or nil) then return { 'ARG', 'maxlen' } end
 
 if redis.call('EXISTS', run) == 1 then return { 'OK', 0, text(now), 0, redis.call('HGET', run, '@start') or '' } end
+-- Both would keep their results in one key, and their messages would have one id.
+if redis.call('EXISTS', join) == 1 then return { 'TAKEN' } end
 refused = refusal(attributes, 1)
 if refused then return refused end
 local bytes = #tail - (string.find(tail, '\n', 1, true) or 0)
