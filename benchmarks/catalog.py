@@ -20,6 +20,7 @@ from benchmarks.groups import groups
 from benchmarks.idle import idle
 from benchmarks.journal import journal
 from benchmarks.length import length
+from benchmarks.limits import limits
 from benchmarks.lone import lone
 from benchmarks.many import many
 from benchmarks.memory import memory
@@ -96,6 +97,7 @@ BENCHMARKS = {
     ),
     "groups": Benchmark("messages of groups, beside some without", groups, 100_000),
     "fairness": Benchmark("a small tenant beside 100,000 messages of others", fairness, 100_000),
+    "limits": Benchmark("a rate that two processes share, beside other limiters", limits, 2_000, 1),
     "expire": Benchmark("leases of 100 messages run out at once", expire, 100_000),
     "queues": Benchmark("10,000 queues while nothing happens", queues, 10_000),
     "many": Benchmark("a worker of 1, 100 and 2,000 queues, a message a second", many, 30),

@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.peers.catalog import Peer
 from benchmarks.rounds import ContenderError
 
-__all__ = ["ROOT", "installed", "python_of"]
+__all__ = ["ROOT", "cache_folder", "installed", "python_of"]
 
 #: Where `benchmarks` is imported from.
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ _PIP = ("-m", "pip", "--disable-pip-version-check")
 def python_of(peer: Peer, say: Callable[[str], None]) -> Path:
     """Name the Python of a peer's environment, made first where there is none. Raises `ContenderError`."""
     pins = f"{sys.version} {' '.join(peer.requires)}"
-    place = _cache() / f"{peer.name}-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
+    place = cache_folder() / f"{peer.name}-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
     python = place / "bin" / "python"
     done = place / "installed"
     if not done.exists():
@@ -54,6 +54,7 @@ def _run(*words: str) -> str:
     return done.stdout
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Name the folder of what is installed for peers."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "qworker-benchmarks"
