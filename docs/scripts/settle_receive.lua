@@ -1458,6 +1458,7 @@ end
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
+  local MOST_LATER_MS = 50 -- that a message waits for others to start with it
   local limits, states, caps, limited = it.limits, it.states, {}, nil
 
   local function read_limit(words, into)
@@ -1523,7 +1524,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     -- No later than a full burst from now: a clock was set back, or the limit changed.
     one.rate_ms = math.min(one.rate_ms, now + limit.burst * limit.every_ms)
     local from_ms = one.rate_ms - (limit.burst - 1) * limit.every_ms
-    if from_ms > now then return math.ceil(from_ms) end
+    if from_ms > now then
+      -- Several at a time, of half of the burst: a call for each would cost more than what it starts.
+      local some = math.min(math.floor(limit.burst / 2), math.floor(MOST_LATER_MS / limit.every_ms) + 1)
+      return math.ceil(from_ms + math.max(0, some - 1) * limit.every_ms)
+    end
     if one.rate_ms <= now then one.rate_ms = 0 end
     return nil
   end
