@@ -22,7 +22,7 @@ from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from qworker.wire.leases import held_items
 from tests import servers
-from tests.topologies.servers import client_of
+from tests.topologies.servers import CLUSTERED, client_of
 
 #: Where the time of most tests begins, in ms.
 NOW = 1_000_000
@@ -91,6 +91,19 @@ class Drive:
         """Close both clients."""
         self.client.close()
         self.redis.close()
+
+    def info(self, section: str) -> dict[str, Any]:
+        """Read a section of INFO from the server, in a Cluster from the node of the queue."""
+        redis = self.redis
+        if CLUSTERED:
+            redis = redis.get_redis_connection(redis.get_node_from_key(self.keys.meta))
+        found: dict[str, Any] = redis.info(section)
+        return found
+
+    def replied_bytes(self) -> int:
+        """Return how many bytes that server has sent to clients; replicas get the bodies."""
+        stats = self.info("stats")
+        return int(stats["total_net_output_bytes"] - stats["total_net_repl_output_bytes"])
 
     # -- calls ---------------------------------------------------------------------------------
 

@@ -54,9 +54,9 @@ class Looker:
 
     def execute(self, command: Command[Any]) -> Any:
         """Execute one command of a plan."""
-        before = self.drive.redis.info("stats")["total_net_output_bytes"]
+        before = self.drive.replied_bytes()
         ran = self.drive.run(command)
-        after = self.drive.redis.info("stats")["total_net_output_bytes"]
+        after = self.drive.replied_bytes()
         self.sizes.append(after - before)
         return ran
 
@@ -251,10 +251,7 @@ def counted(drive: Drive) -> Iterator[Counter[str]]:
     """Count the commands that are called meanwhile, those in scripts among them."""
 
     def calls() -> Counter[str]:
-        redis = drive.redis
-        if CLUSTERED:
-            redis = redis.get_redis_connection(redis.get_node_from_key(drive.keys.meta))
-        stats = redis.info("commandstats")
+        stats = drive.info("commandstats")
         return Counter(
             {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
         )
