@@ -414,6 +414,24 @@ def test_a_batch_of_several_levels_takes_the_short_way(
     assert results[0] == results[1]
 
 
+@pytest.mark.parametrize("others", [0, 1])
+@pytest.mark.parametrize("flags", ["", " m=3", f" m=3 x={NOW - 1}", " g=a"])
+def test_flags_are_seen_before_a_large_body_too(drive: Drive, flags: str, others: int) -> None:
+    """A body with signs of flags is not searched: alone, and behind another message."""
+    items = [item(f"r{number}") for number in range(others)]
+    items.append(f"q1 big {NOW - 5} 0 0 0 0{flags}\n" + "b x=1" * 1000)
+    drive.redis.rpush(drive.keys.ready[0], *items)
+    sha = drive.redis.script_load(only_short("settle_receive"))
+    keys = drive.standard_keys("N")
+    words = arguments("settle_receive", {2: "5"}, 0, [])
+    reply = drive.redis.evalsha(sha, len(keys), *keys, *words)
+    if flags in ("", " m=3"):
+        assert reply[8] == [each.encode() for each in items]
+    else:
+        assert reply == b"nothing"
+        assert drive.state("lease:N", "unacked") == {}
+
+
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("field", ["5", "batch"])
 def test_a_new_lease_of_any_shape_is_refused_if_it_exists(
