@@ -48,6 +48,21 @@ def test_whatever_is_due_in_any_of_them_is_moved_at_once(crowd: Callable[[str], 
     assert tick.broken == {wrong.keys.queue}
 
 
+def test_neighbours_that_have_several_things_due_are_found_at_once(
+    crowd: Callable[[str], Drive],
+) -> None:
+    """One question covers ten queues; its answer is how many sets of messages with a time they have."""
+    neighbours = [crowd(f"q{number:04}") for number in (13, 14, 15)]
+    for drive in neighbours:
+        drive.send("a", delay_ms=5)
+        drive.send("b")
+        drive.receive("L", visibility_ms=1000)
+    # It stands: on a busy machine the time for moves would be over before the last one.
+    reaper = Reaper(neighbours[0].client, "t", clock=Clock())
+    tick = reaper.tick(NOW + 1000)
+    assert (tick.promoted, tick.leases) == (3, 3)
+
+
 def test_what_expired_at_a_head_is_found_within_ten_passes(crowd: Callable[[str], Drive]) -> None:
     """Every queue has its turn, wherever it is in the list."""
     drives = [crowd(f"q{number:04}") for number in (0, 13, 257, MANY - 1)]
