@@ -720,6 +720,17 @@ def test_a_group_that_sends_whenever_it_is_received_has_its_turns_only(
     assert 27 <= sum(word.startswith("b") for word in got) <= 33
 
 
+def test_many_groups_that_run_empty_do_not_hide_one_that_did(drive: Drive) -> None:
+    """Their names are kept in a bounded place, whose older half is looked at, too."""
+    put(drive, "a:a0")
+    assert get(drive, "l0") == ["a0"]
+    names = [f"a-group-with-a-long-name-{n:03}" for n in range(250)]
+    put(drive, *(f"{name}:m{n}" for n, name in enumerate(names)))
+    assert [len(get(drive, f"m{n}", 100)) for n in range(3)] == [100, 100, 50]
+    put(drive, "a:a1", "b:b0")
+    assert get(drive, "l1", 1) == ["b0"]
+
+
 def test_leases_are_revoked_with_their_slots(drive: Drive) -> None:
     """Of groups that are counted, and of others."""
     put(drive, "=a:a0", "b:b0", "=a:a1", "c/c:c0")
