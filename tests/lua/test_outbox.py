@@ -133,6 +133,27 @@ def test_a_level_that_pushes_begin_to_use_is_noted_once(drive: Drive) -> None:
     assert drive.stats("sent", "stored", "acked") == {"sent": 8, "stored": 4, "acked": 4}
 
 
+def test_a_push_enters_its_group(drive: Drive) -> None:
+    """Also the first one of the queue: it waits among the members, not in the list."""
+    ack(drive, "a", push_effect(new("b", {"g": "acme"}), NONE))
+    assert ready(drive) == []
+    assert drive.state("meta")["meta"]["groups"] == "1"
+    assert len(drive.state("delayed")["delayed"]) == 1
+
+
+def test_many_acks_of_a_lease_keep_each_its_own_result(drive: Drive) -> None:
+    """More than a command reads at once."""
+    ids = [f"m{number}" for number in range(1, 601)]
+    drive.send(*ids)
+    drive.receive("L", len(ids))
+    outcomes = Outcomes("L")
+    for index, message_id in enumerate(ids, 1):
+        outcomes.ack_with(index, [result_effect(f"ok\n{message_id}".encode(), 60_000)])
+    assert all(drive.settle(outcomes).counted)
+    keys = [drive.keys.result(message_id) for message_id in ids]
+    assert drive.redis.mget(keys) == [f"ok\n{message_id}".encode() for message_id in ids]
+
+
 def test_effects_of_a_stale_or_repeated_ack_do_not_happen(drive: Drive, other: Drive) -> None:
     """Neither a push nor an entry of an outbox."""
     drive.send("a")
