@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
+from pyspark.sql import functions
 
 from qworker.errors import ArchiveDamagedError
-from qworker.pipeline.jobs.audit import Window
+from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs.audit import Snapshot, Window, audit
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all
 from qworker.pipeline.jobs.record import Seen, examine
 from qworker.pipeline.source.offsets import Position
 from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
+from tests.pipeline.test_audit import STORED
 
 # The first test of the module pays for the jobs of all.
 pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(600)]
@@ -179,9 +183,54 @@ def test_epochs_follow_each_other_by_time(spark):
     """A queue made again while the clock was set back has an earlier epoch, and later events."""
     later, earlier = written("q"), Journal("q", epoch=EPOCH - 5)
     earlier.write("m", "sent@1000")
-    (hole,) = examine(frame(spark, later, earlier)).holes
+    record = examine(frame(spark, later, earlier))
+    (hole,) = record.holes
     assert (hole.why, hole.epoch, hole.missing) == ("new epoch", EPOCH - 5, None)
     assert hole.until - hole.since == timedelta(milliseconds=910)
+    assert record.present == {("q", 0): None}
+
+
+def renewed(queue: str) -> tuple[Journal, Journal]:
+    """Ten events, and of the queue that was made again five, by number and by time before them."""
+    first, again = written(queue), Journal(queue, epoch=EPOCH - 5)
+    for number in range(5):
+        again.write(f"n{number}", f"sent@{number - 500}")
+    return first, again
+
+
+def test_the_reader_says_which_epoch_is_the_last_one(spark, monkeypatch):
+    """Also if the clock was set back so far that its events are earlier: messages of the other one are unsure."""
+    monkeypatch.setattr(auditing, "SAMPLES", 1000)
+    stored = frame(spark, *renewed("later"), *renewed("former"), *renewed("alone"), written("live"))
+    stored = stored.withColumn("live", functions.lit(False))
+    live = renewed("live")[1].frame(spark).withColumn("live", functions.lit(True))
+    events = stored.unionByName(live).coalesce(1).persist()
+    ends = {
+        "later": Position(EPOCH - 5, 5, 5),
+        "former": Position(EPOCH, 10, 10),
+        "live": Position(EPOCH, 10, 10),
+    }
+    record = examine(events, ends)
+    assert {(hole.queue, hole.epoch, hole.why) for hole in record.holes} == {
+        ("later", EPOCH - 5, "new epoch"),
+        ("former", EPOCH, "new epoch"),
+        ("live", EPOCH - 5, "new epoch"),
+        ("alone", EPOCH, "new epoch"),
+    }
+    last = {"later": EPOCH - 5, "former": EPOCH, "live": EPOCH - 5, "alone": EPOCH}
+    assert record.present == {(queue, 0): epoch for queue, epoch in last.items()}
+    # Where the next run goes on: behind what is archived.
+    assert record.begins == {
+        ("later", 0): ((EPOCH, 10), (EPOCH - 5, 5)),
+        ("former", 0): ((EPOCH - 5, 5), (EPOCH, 10)),
+        ("live", 0): ((EPOCH, 10),),
+        ("alone", 0): (),
+    }
+    snapshot = Snapshot(at(10_000), spark.createDataFrame([], STORED))
+    result = audit(events, snapshot=snapshot, ends=ends)
+    unsure = Counter(row["queue"] for row in result.samples["unsure"])
+    assert unsure == {"later": 10, "former": 5, "live": 10, "alone": 5}
+    assert (result.lost, result.untold, result.wrong) == (30, 4, {"lost": 30})
 
 
 DAY_MS = 86_400_000
@@ -227,28 +276,44 @@ def test_a_record_goes_on_where_the_last_audit_ended(spark):
         "again": written("again", 6),
         "back": without(rolled_back(), *range(6)),
         "anew": written("anew", 2),
+        "third": written("third", 2),
     }
     without(queues["goes-on"], 0, 1)
     queues["anew"].rows = [row | {"epoch": EPOCH + 1} for row in queues["anew"].rows]
+    # All epochs that were read come again, and then there is a third one.
+    queues["third"].rows = [row | {"epoch": EPOCH + 7} for row in queues["third"].rows]
+    queues["third"].rows += [row for each in renewed("third") for row in each.rows]
+    # The later epoch counts no more, and the numbers from 8 on in the earlier one are free again.
+    queues["fork"] = without(written("fork"), *range(8))
+    queues["fork"].rows = [row | {"ts": at(700)} for row in queues["fork"].rows]
+    queues["fork"].number = 8
+    queues["fork"].add(event="gap", reason="7 events rolled back: …", ts=at(600))
     carried = without(written("back"), *range(6, 10))
     off = Journal("quiet")
     off.add(event="mode", reason="off", ts=at(5))
-    kept = [journal.rows for journal in (carried, off)]
+    kept = [journal.rows for journal in (carried, off, renewed("fork")[1])]
     forgotten = [row | {"queue": "rolled-back"} for row in written("x").rows]
     seen = Seen(
         at(1000),
         {
-            ("goes-on", 0): (EPOCH, 2),
-            ("lacks", 0): (EPOCH, 2),
-            ("again", 0): (EPOCH, 2),
-            ("rolled-back", 0): (EPOCH, 10),
-            ("anew", 0): (EPOCH, 5),
-            ("quiet", 0): (EPOCH, 1),
+            ("goes-on", 0): ((EPOCH, 2),),
+            ("lacks", 0): ((EPOCH, 2),),
+            ("again", 0): ((EPOCH, 2),),
+            ("rolled-back", 0): ((EPOCH, 10),),
+            ("anew", 0): ((EPOCH, 5),),
+            ("quiet", 0): ((EPOCH, 1),),
+            ("third", 0): ((EPOCH, 10), (EPOCH - 5, 3)),
+            ("fork", 0): ((EPOCH, 10), (EPOCH - 5, 5)),
         },
         frame(spark, Journal(rows=[row for rows in (*kept, forgotten) for row in rows])),
         (),
     )
-    ends = {"quiet": Position(EPOCH, 1, 1), "goes-on": Position(EPOCH, 9, 9)}
+    ends = {
+        "quiet": Position(EPOCH, 1, 1),
+        "goes-on": Position(EPOCH, 9, 9),
+        "third": Position(EPOCH + 7, 2, 2),
+        "fork": Position(EPOCH, 10, 10),
+    }
     record = examine(frame(spark, *queues.values()), ends, seen=seen)
     found = {(hole.queue, hole.after, hole.missing, hole.why) for hole in record.holes}
     assert found == {
@@ -256,9 +321,14 @@ def test_a_record_goes_on_where_the_last_audit_ended(spark):
         ("lacks", 1, 2, "trimmed"),
         ("rolled-back", 5, 4, "rolled back"),
         ("anew", -1, None, "new epoch"),
+        ("third", -1, None, "new epoch"),
+        ("fork", 7, 7, "rolled back"),
         ("quiet", 0, None, "journal off"),
     }
-    assert record.doubled == {("again", 0): 2}
+    assert record.doubled == {("again", 0): 2, ("third", 0): 13}
+    assert record.begins["third", 0] == ((EPOCH, 10), (EPOCH - 5, 5), (EPOCH + 7, 2))
+    assert record.begins["fork", 0] == ((EPOCH, 10),)
+    assert record.present == {("anew", 0): None, ("third", 0): EPOCH + 7}
     numbers = record.events.where("event <> 'gap'").groupBy("queue").count().collect()
     assert {row.queue: row["count"] for row in numbers} == {
         "goes-on": 4,
@@ -266,5 +336,7 @@ def test_a_record_goes_on_where_the_last_audit_ended(spark):
         "again": 4,
         "rolled-back": 8,
         "anew": 2,
+        "third": 4,
+        "fork": 2,
         "back": 6,
     }

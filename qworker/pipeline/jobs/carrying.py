@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -22,32 +22,18 @@ __all__ = ["last_holes", "needed_events", "recent", "unfinished"]
 _WATCHED: Final = timedelta(hours=1)
 
 
-def needed_events(
-    record: Record, kept: DataFrame, begins: Mapping[Shard, tuple[int, int]]
-) -> DataFrame:
+def needed_events(record: Record, kept: DataFrame) -> DataFrame:
     """The events that the archive has of the messages `kept`, and the modes of journals that do not have everything.
 
-    `begins`: shard → the first event that is not in the archive: it comes again, with the archive.
+    Those of the live journal come again, with the archive.
     """
-    from pyspark.sql import functions as F
-
     spark = kept.sparkSession
-    stored = spark.createDataFrame(
-        [(*shard, *begin) for shard, begin in begins.items()],
-        "queue STRING, shard INT, begun_epoch BIGINT, begun_number BIGINT",
-    )
-    before = F.struct("epoch", "number") < F.struct("begun_epoch", "begun_number")
-    events = (
-        record.events.where("event not in ('gap', 'mode')")
-        .join(F.broadcast(stored), ["queue", "shard"])
-        .where(before)
-        .drop("begun_epoch", "begun_number")
-    )
+    events = record.events.where("event not in ('gap', 'mode') and not live").drop("live")
     columns, keys = events.columns, list(KEYS)
     modes = [
         tuple(getattr(row, name) if name in row else None for name in columns)
         for row in record.modes
-        if (row.epoch, row.number) < begins.get((row.queue, row.shard), (0, 0))
+        if not row.live
     ]
     return (
         events.join(kept.select(*keys), keys, "left_semi")

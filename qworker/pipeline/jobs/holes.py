@@ -13,7 +13,7 @@ queue gone    the archive knows a journal that Redis does not have: the queue or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -63,7 +63,10 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The events of one epoch of one shard. `unsure`: the number and time of the last event `unsure`."""
+    """The events of one epoch of one shard. `unsure`: the number and time of the last event `unsure`.
+
+    `stored`: the last number that is in the archive; None: all are read from the live journal.
+    """
 
     queue: str
     shard: int
@@ -75,6 +78,7 @@ class Span:
     until: datetime | None
     whole: bool
     unsure: tuple[int, datetime | None] | None = None
+    stored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +118,28 @@ def missing(
     gaps: Sequence[Gap],
     inside: Mapping[tuple[str, int, int], Sequence[Any]],
     end: Any,
+    known: Collection[int] = (),
 ) -> Iterator[Hole]:
-    """Yield the holes of one shard: before, between and after its events."""
+    """Yield the holes of one shard: before, between and after its events. `known`: epochs that were read before."""
 
     def cause(epoch: int, first: int, stop: int) -> str:
         for gap in gaps:
             reach = gap.number + max(1, gap.events or 1)
             if gap.epoch == epoch and gap.number < stop and first < reach:
                 return gap.why
-        known = end is not None and (epoch, stop) <= (end.epoch, end.event or 0)
+        if end is None:
+            return "trimmed"
+        known = stop <= (end.event or 0) if epoch == end.epoch else epoch in stored
         return "file gone" if known else "trimmed"
+
+    stored = {span.epoch for span in spans if span.stored is not None}
 
     previous: Span | None = None
     for span in spans:
         begun = 0 if previous is None else previous.most + 1
         if previous is not None and previous.epoch != span.epoch:
-            yield Hole(*shard, span.epoch, -1, None, previous.until, span.since, "new epoch")
+            if span.epoch not in known:
+                yield Hole(*shard, span.epoch, -1, None, previous.until, span.since, "new epoch")
             begun = 0
         if span.least > begun:
             why = cause(span.epoch, begun, span.least)

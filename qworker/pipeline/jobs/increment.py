@@ -27,15 +27,14 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.carrying import last_holes, needed_events
 from qworker.pipeline.jobs.days import FilesRead
+from qworker.pipeline.jobs.epochs import Known
 from qworker.pipeline.jobs.files import sync
 from qworker.pipeline.jobs.holes import Hole, Shard
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.objects import read_written, write_rows, written_whole
 from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.jobs.store import Place, cannot_read, cannot_write, one_line
-from qworker.pipeline.source.offsets import Offsets
 from qworker.pipeline.source.schemas import struct_of
-from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +56,8 @@ class Increment:
     version: int = -1
     events: str = ""
     at: datetime | None = None
-    begins: tuple[tuple[Shard, tuple[int, int]], ...] = ()
+    #: How far the epochs of each shard were read, in their order.
+    begins: Mapping[Shard, Known] = field(default_factory=dict)
     holes: tuple[Hole, ...] = ()
     #: The time of the last event of each shard.
     lasts: tuple[tuple[Shard, datetime], ...] = ()
@@ -79,15 +79,15 @@ class Increment:
                 raise ValueError(
                     f"its format is {document['format']}, and this version knows {_FORMAT}"
                 )
+            begins: dict[Shard, Known] = {}
+            for queue, shard, epoch, number in document["begins"]:
+                begins[queue, shard] = (*begins.get((queue, shard), ()), (epoch, number))
             return cls(
                 root,
                 document["version"],
                 document["events"],
                 datetime.fromisoformat(document["at"]),
-                tuple(
-                    ((queue, shard), (epoch, number))
-                    for queue, shard, epoch, number in document["begins"]
-                ),
+                begins,
                 tuple(
                     Hole(queue, shard, epoch, after, None, None, datetime.fromisoformat(until), why)
                     for queue, shard, epoch, after, until, why in document["holes"]
@@ -159,7 +159,7 @@ class Increment:
             events = read_written(spark, path, struct_of("journal"))
         except OSError as error:
             raise cannot_read(path, error) from error
-        return Seen(self.at, dict(self.begins), events, self.holes, dict(self.lasts))
+        return Seen(self.at, self.begins, events, self.holes, dict(self.lasts))
 
     def keep(
         self,
@@ -167,22 +167,15 @@ class Increment:
         record: Record,
         *,
         version: int,
-        ends: Offsets,
         more: Mapping[str, Any] | None = None,
     ) -> Increment:
         """Write the state for the next run, with the events of the messages `kept`: queue, shard, message_id.
 
-        `record` reaches to `ends` in the archive. Raises `PipelineError` if it cannot be written; then the next run
+        Raises `PipelineError` if it cannot be written; then the next run
         begins where this one did.
         """
         at, name = datetime.now(UTC), f"events-{secrets.token_hex(8)}"
-        reached = {split_shard_name(name): position for name, position in ends.items()}
-        begins = dict(self.begins) | {
-            shard: (position.epoch, position.event)
-            for shard, position in reached.items()
-            if position.event is not None
-        }
-        needed = needed_events(record, kept, begins)
+        needed = needed_events(record, kept)
         holes = last_holes((*self.holes, *record.holes, *record.unsure), at)
         lasts = dict(self.lasts) | dict(record.lasts)
         done = Increment(
@@ -190,7 +183,7 @@ class Increment:
             version,
             name,
             at,
-            tuple(begins.items()),
+            dict(self.begins) | dict(record.begins),
             holes,
             tuple(lasts.items()),
             more or {},
@@ -243,7 +236,7 @@ class Increment:
             "version": self.version,
             "events": self.events,
             "at": self.at.isoformat(),
-            "begins": [[*shard, *begin] for shard, begin in self.begins],
+            "begins": [[*shard, *begin] for shard, known in self.begins.items() for begin in known],
             "holes": [
                 [hole.queue, hole.shard, hole.epoch, hole.after, hole.until.isoformat(), hole.why]
                 for hole in self.holes

@@ -66,7 +66,7 @@ def read_events(
     since: datetime | None = None,
     files: Sequence[Place] | None = None,
 ) -> DataFrame:
-    """Read events, each once: columns of `journal`.
+    """Read events, each once: columns of `journal`, and `live` BOOLEAN: it is not in the archive.
 
     `source`: the options of the data source, None to leave the live journal out. Of the live journal, only what comes
     after the archive is read, once, at its first use, and kept. Where entries are missing there is a row `gap`.
@@ -74,12 +74,15 @@ def read_events(
     messages sent from then on, and for each queue the last day before (`Lake.since`). `files`: of the archive, read
     these.
     """
+    from pyspark.sql import functions as F
+
     stored = None
     if lake is not None:
         # What it holds and how far it reaches are those of one version.
         lake = lake.pinned()
         files = [*sizes_of(lake, queues, since)] if files is None else files
         stored = read_archive(spark, lake, files, in_part=True).drop("day")
+        stored = stored.withColumn("live", F.lit(False))
     if source is None:
         assert stored is not None, "give an archive, or the options of the data source"
         return stored
@@ -94,11 +97,10 @@ def read_events(
             given["startingOffsets"] = json.dumps(offsets.dump(after.positions))
         rows = _gaps(after, begun, queues)
     live = spark.read.format("qworker").options(**given).option("table", "journal").load().persist()
-    if stored is None:
-        return live
     if rows:
         live = live.unionByName(_frame(spark, rows).select(*live.columns))
-    return stored.unionByName(live)
+    live = live.withColumn("live", F.lit(True))
+    return live if stored is None else stored.unionByName(live)
 
 
 def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
@@ -233,7 +235,7 @@ def audit_increment(
             last.sizes(
                 lake
             )  # A vacuum may have deleted files meanwhile: what they had would be missing.
-            last.keep(unfinished(rows), record, version=version, ends=ends)
+            last.keep(unfinished(rows), record, version=version)
 
         return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
 

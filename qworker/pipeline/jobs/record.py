@@ -12,10 +12,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any
 
+from qworker.pipeline.jobs.epochs import Epochs, Known, read_before
 from qworker.pipeline.jobs.holes import (
     Gap,
     Hole,
@@ -26,12 +25,12 @@ from qworker.pipeline.jobs.holes import (
     missing,
     sends_unheard,
 )
-from qworker.pipeline.jobs.spans import each_once, inside, read_spans
+from qworker.pipeline.jobs.spans import Stretch, each_once, inside, read_spans, split
 from qworker.pipeline.source.offsets import Offsets
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = ["Record", "Seen", "examine"]
 
@@ -40,13 +39,13 @@ __all__ = ["Record", "Seen", "examine"]
 class Seen:
     """The part of the record that an earlier audit has seen, until `at`.
 
-    `begins`: shard → its epoch, and the number of the first event that was not seen. `events`: those that still matter,
-    and the mode of each journal that does not have everything; `holes`: those that the end of such a message may be in;
-    `lasts`: shard → the time of its last event.
+    `begins`: shard → its epochs in their order, and of each the number of the first event that was not seen; it goes on
+    in the last one. `events`: those that still matter, and the mode of each journal that does not have everything;
+    `holes`: those that the end of such a message may be in; `lasts`: shard → the time of its last event.
     """
 
     at: datetime
-    begins: Mapping[Shard, tuple[int, int]]
+    begins: Mapping[Shard, Known]
     events: DataFrame
     holes: tuple[Hole, ...]
     lasts: Mapping[Shard, datetime] = field(default_factory=dict)
@@ -56,7 +55,8 @@ class Seen:
 class Record:
     """The faults of a record, and its events without them: each once, and without those rolled back.
 
-    `fresh`: those that no earlier run has seen; `lasts`: shard → the time of its last event among these.
+    `fresh`: those that no earlier run has seen; `lasts`: shard → the time of its last event among these; `begins`: how
+    far the archive among them was seen. Column `live`: it is not in the archive.
     """
 
     events: DataFrame
@@ -71,6 +71,9 @@ class Record:
     unsure: tuple[Hole, ...] = ()
     #: Stretches in which sends were not journalled.
     unheard: tuple[Hole, ...] = ()
+    begins: Mapping[Shard, Known] = field(default_factory=dict)
+    #: The present epoch of each shard that has had others: messages of these went with them. None: it is unknown.
+    present: Mapping[Shard, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +113,35 @@ def examine(
     `earlier`: queues of which there are earlier events, which were left out: their numbers need not begin at 0.
     `seen`: what comes before `events`; the holes of the result are those of `events`.
     """
-    columns = ("queue", "shard", "epoch", "number", "event", "ts", "reason")
+    events = _with_live(events)
+    columns = ("queue", "shard", "epoch", "number", "event", "ts", "reason", "live")
     rows = events.where("event in ('gap', 'mode')").select(*columns)
     if seen is not None:
-        rows = rows.unionByName(seen.events.where("event = 'mode'").select(*columns))
+        modes = _with_live(seen.events).where("event = 'mode'").select(*columns)
+        rows = rows.unionByName(modes)
     special = _Special.of(rows.distinct().collect())
-    carried = None if seen is None else seen.events.where("event <> 'mode'")
+    carried = None if seen is None else _with_live(seen.events).where("event <> 'mode'")
+    archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
+    before = {} if seen is None else seen.begins
+
+    def in_order(found: Mapping[Shard, list[Span]]) -> dict[Shard, list[Span]]:
+        return {
+            shard: Epochs(before.get(shard, ()), archived.get(shard)).sort(of_shard)
+            for shard, of_shard in found.items()
+        }
+
     if special.back:
         both = events if carried is None else events.unionByName(carried)
-        forgotten = _forgotten(special.back, read_spans(both))
-        events = events.where(~forgotten)
-        carried = None if carried is None else carried.where(~forgotten)
+        ranges = _forgotten(special.back, in_order(read_spans(both)), before)
+        events = split(events, ranges)[1]
+        carried = None if carried is None else split(carried, ranges)[1]
     spans = read_spans(events)
     doubled: dict[Shard, int] = defaultdict(int)
-    begins = {} if seen is None else _begins(seen, special.back)
-    again = _again(begins, spans)
-    if again is not None:
-        for row in events.where(again).groupBy("queue", "shard").count().collect():
+    before = read_before(before, special.back)
+    if ranges := _again(before, spans):
+        again, events = split(events, ranges)
+        for row in again.groupBy("queue", "shard").count().collect():
             doubled[row.queue, row.shard] += row["count"]
-        events = events.where(~again)
         spans = read_spans(events)
     holes: list[Hole] = []
     broken = [span for of_shard in spans.values() for span in of_shard if not span.whole]
@@ -144,16 +157,28 @@ def examine(
         if (times := [span.until for span in of_shard if span.until is not None])
     }
     unsure = tuple(hole for of_shard in spans.values() for hole in _unsure(of_shard))
-    for shard, (epoch, number) in begins.items():
-        if number:
-            assert seen is not None
-            last = seen.lasts.get(shard, seen.at)
-            before = Span(*shard, epoch, 0, 0, number - 1, None, last, whole=True)
-            spans.setdefault(shard, []).insert(0, before)
-    archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
+    for shard, known in before.items():
+        assert seen is not None
+        # Nothing of an epoch that begins was seen: what lies between is told with its first event.
+        last = seen.lasts.get(shard, seen.at)
+        spans[shard] = [
+            *(
+                Span(*shard, epoch, 0, 0, stop - 1, None, last, whole=True, stored=stop - 1)
+                for epoch, stop in known
+                if stop
+            ),
+            *spans.get(shard, ()),
+        ]
+    spans = in_order(spans)
+    begins, present = dict(before), dict[Shard, int | None]()
     for shard in {*spans, *special.gaps, *archived}:
         of_shard, end = spans.get(shard, []), archived.get(shard)
-        told = missing(shard, of_shard, special.gaps.get(shard, []), between, end)
+        epochs = Epochs(before.get(shard, ()), end)
+        begins[shard] = epochs.read(of_shard)
+        if len(epochs.all(of_shard)) > 1:
+            present[shard] = epochs.present(of_shard)
+        read = [epoch for epoch, stop in epochs.known if stop]
+        told = missing(shard, of_shard, special.gaps.get(shard, []), between, end, read)
         begun = shard[0] in earlier
         holes += [hole for hole in told if not (begun and before_all(hole, of_shard))]
     for shard, of_modes in special.modes.items():
@@ -181,7 +206,16 @@ def examine(
             for shard, of_modes in special.modes.items()
             for hole in sends_unheard(shard, of_modes)
         ),
+        begins,
+        present,
     )
+
+
+def _with_live(events: DataFrame) -> DataFrame:
+    """Add the column `live`, unless it is there."""
+    from pyspark.sql import functions as F
+
+    return events if "live" in events.columns else events.withColumn("live", F.lit(False))
 
 
 def _unsure(spans: Sequence[Span]) -> list[Hole]:
@@ -193,51 +227,37 @@ def _unsure(spans: Sequence[Span]) -> list[Hole]:
     ]
 
 
-def _begins(seen: Seen, back: Mapping[Shard, Sequence[Gap]]) -> dict[Shard, tuple[int, int]]:
-    """How far each shard was seen, without events rolled back since."""
-    return {
-        shard: min([begin, *((gap.epoch, gap.number) for gap in back.get(shard, ()))])
-        for shard, begin in seen.begins.items()
-    }
-
-
-def _again(
-    begins: Mapping[Shard, tuple[int, int]], spans: Mapping[Shard, Sequence[Span]]
-) -> Column | None:
-    """Whether an event was seen before: a file was archived once more. None: no epoch begins so early."""
-    from pyspark.sql import functions as F
-
-    tests = [
-        (F.col("queue") == span.queue)
-        & (F.col("shard") == span.shard)
-        & (F.col("epoch") == span.epoch)
-        & (F.col("number") < number)
-        & (F.col("event") != "gap")
-        for shard, (epoch, number) in begins.items()
+def _again(before: Mapping[Shard, Known], spans: Mapping[Shard, Sequence[Span]]) -> list[Stretch]:
+    """The events that were seen before: a file was archived once more. None if no epoch begins so early."""
+    return [
+        Stretch(*shard, epoch, stop=stop)
+        for shard, known in before.items()
+        for epoch, stop in known
         for span in spans.get(shard, ())
-        if span.epoch == epoch and span.least < number
+        if span.epoch == epoch and span.least < stop
     ]
-    return reduce(or_, tests) if tests else None
 
 
 def _forgotten(
-    back: Mapping[Shard, Sequence[Gap]], spans: Mapping[Shard, Sequence[Span]]
-) -> Column:
-    """Whether an event was rolled back: later in the journal than the fork, and written before that was noticed.
+    back: Mapping[Shard, Sequence[Gap]],
+    spans: Mapping[Shard, Sequence[Span]],
+    before: Mapping[Shard, Known],
+) -> list[Stretch]:
+    """The events that were rolled back: later in the journal than the fork, and written before that was noticed.
 
-    Epochs follow in the order of their times: if the clock was set back, a later one has a smaller number.
+    `spans`: in the order of the epochs; if the clock was set back, a later one may have a smaller number.
     """
-    from pyspark.sql import functions as F
-
-    def test(shard: Shard, gap: Gap) -> Column:
-        epochs = [span.epoch for span in spans.get(shard, ())]
-        if gap.epoch in epochs:
-            later = F.col("epoch").isin(epochs[epochs.index(gap.epoch) + 1 :])
-        else:
-            later = F.col("epoch") > gap.epoch
-        behind = later | ((F.col("epoch") == gap.epoch) & (F.col("number") >= gap.number))
-        earlier = F.col("ts") < F.lit(gap.ts)
-        own = (F.col("queue") == shard[0]) & (F.col("shard") == shard[1])
-        return own & behind & F.coalesce(earlier, F.lit(False)) & (F.col("event") != "gap")
-
-    return reduce(or_, (test(shard, gap) for shard, rows in back.items() for gap in rows))
+    found = []
+    for shard, gaps in back.items():
+        epochs = [epoch for epoch, _ in before.get(shard, ())]
+        epochs += [span.epoch for span in spans.get(shard, ()) if span.epoch not in epochs]
+        for gap in gaps:
+            if gap.ts is None:
+                continue
+            if gap.epoch in epochs:
+                later = epochs[epochs.index(gap.epoch) + 1 :]
+            else:
+                later = [epoch for epoch in epochs if epoch > gap.epoch]
+            found.append(Stretch(*shard, gap.epoch, first=gap.number, until=gap.ts))
+            found += [Stretch(*shard, epoch, until=gap.ts) for epoch in later]
+    return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError
@@ -14,17 +13,34 @@ from qworker.formats import count
 from qworker.pipeline.jobs.holes import Hole, Shard, Span, utc
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-__all__ = ["each_once", "inside", "read_spans"]
+__all__ = ["Stretch", "each_once", "inside", "read_spans", "split"]
 
 #: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
 _BITS: Final = 65_536
 _EPOCH: Final = ("queue", "shard", "epoch")
 
 
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Events of one epoch of one shard: from number `first`, below `stop`, before `until`; None: no bound."""
+
+    queue: str
+    shard: int
+    epoch: int
+    first: int = 0
+    stop: int | None = None
+    until: datetime | None = None
+
+    @classmethod
+    def of(cls, span: Span) -> Stretch:
+        """All events of its epoch."""
+        return cls(span.queue, span.shard, span.epoch)
+
+
 def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
-    """Read the spans of the epochs of each shard, in the order of time.
+    """Read the spans of the epochs of each shard, in the order of time (`qworker.pipeline.jobs.epochs` knows better).
 
     Raises `ArchiveDamagedError` for rows without a number, which another program wrote.
     """
@@ -44,6 +60,7 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
             F.sum(F.col("number").cast("decimal(20,0)")).alias("total"),
             F.sum(low * low).alias("squares"),
             F.max(unsure).alias("unsure"),
+            F.max(F.when(~F.col("live"), F.col("number"))).alias("stored"),
             F.count(F.when(F.expr("number is null or shard is null or epoch is null"), 1)).alias(
                 "foreign"
             ),
@@ -76,6 +93,7 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
                 utc(row.until),
                 whole,
                 row.unsure and (row.unsure.number, utc(row.unsure.ts)),
+                row.stored,
             )
         )
     for of_shard in spans.values():
@@ -90,10 +108,9 @@ def each_once(
     from pyspark.sql import functions as F
 
     same = [*_EPOCH, "number", "event", "message_id", "ts"]
-    within = _of(broken) & (F.col("event") != "gap")
+    within, others = split(events, [Stretch.of(span) for span in broken])
     numbers = (
-        events.where(within)
-        .groupBy(*same)
+        within.groupBy(*same)
         .agg(F.count(F.lit(1)).alias("rows"))
         .groupBy(*_EPOCH, "number")
         .agg(
@@ -124,8 +141,7 @@ def each_once(
             where = (row.queue, row.shard, row.epoch, row["first"] - 1)
             times = (utc(row.since), utc(row.until))
             reused.append(Hole(*where, row.reused, *times, "used twice"))
-    once = events.where(within).dropDuplicates(same)
-    return events.where(~within).unionByName(once), dict(doubled), reused
+    return others.unionByName(within.dropDuplicates(same)), dict(doubled), reused
 
 
 def inside(events: DataFrame, broken: Sequence[Span]) -> dict[tuple[str, int, int], list[Any]]:
@@ -137,7 +153,7 @@ def inside(events: DataFrame, broken: Sequence[Span]) -> dict[tuple[str, int, in
         return {}
     before = F.lag(F.struct("number", "ts")).over(Window.partitionBy(*_EPOCH).orderBy("number"))
     rows = (
-        events.where(_of(broken) & (F.col("event") != "gap"))
+        split(events, [Stretch.of(span) for span in broken])[0]
         .select(*_EPOCH, "number", "ts")
         .withColumn("before", before)
         .where("number - before.number > 1")
@@ -157,19 +173,33 @@ def inside(events: DataFrame, broken: Sequence[Span]) -> dict[tuple[str, int, in
     return found
 
 
-def _of(spans: Sequence[Span]) -> Column:
-    """Whether a row belongs to one of these epochs."""
+def split(events: DataFrame, stretches: Sequence[Stretch]) -> tuple[DataFrame, DataFrame]:
+    """Divide events into those of the stretches, and all others; rows `gap` are among these.
+
+    By joins: conditions for hundreds of epochs, one beside the other, are evaluated for each row.
+    """
     from pyspark.sql import functions as F
 
-    return reduce(
-        or_,
-        (
-            (F.col("queue") == span.queue)
-            & (F.col("shard") == span.shard)
-            & (F.col("epoch") == span.epoch)
-            for span in spans
-        ),
+    rows = [
+        (each.queue, each.shard, each.epoch, each.first, each.stop, each.until)
+        for each in stretches
+    ]
+    known = F.broadcast(
+        events.sparkSession.createDataFrame(
+            rows,
+            "of_queue STRING, of_shard INT, of_epoch BIGINT, from_number BIGINT, to_number BIGINT, until TIMESTAMP",
+        )
     )
+    within = (
+        (F.col("queue") == F.col("of_queue"))
+        & (F.col("shard") == F.col("of_shard"))
+        & (F.col("epoch") == F.col("of_epoch"))
+        & (F.col("number") >= F.col("from_number"))
+        & (F.col("to_number").isNull() | (F.col("number") < F.col("to_number")))
+        & (F.col("until").isNull() | (F.col("ts") < F.col("until")))
+        & (F.col("event") != "gap")
+    )
+    return events.join(known, within, "left_semi"), events.join(known, within, "left_anti")
 
 
 def _squares(stop: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
@@ -102,7 +104,7 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     from pyspark.sql import functions as F
 
     holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
-    shards = {(hole.queue, hole.shard) for hole in (*holes, *record.unsure)}
+    shards = {*record.present, *((hole.queue, hole.shard) for hole in (*holes, *record.unsure))}
     if not shards:
         return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
 
@@ -120,11 +122,13 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
                 max((hole.until or _NEVER for hole in behind), default=None),
                 places(of(shard, record.unsure)),
                 bool(of(shard, record.unheard)),
+                shard in record.present,
+                record.present.get(shard),
             )
             for shard in shards
         ],
         "queue STRING, shard INT, behind ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, until TIMESTAMP, "
-        "unsure ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, unheard BOOLEAN",
+        "unsure ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, unheard BOOLEAN, renewed BOOLEAN, present BIGINT",
     )
     # By position; and by time, for epochs that a clock set back has put in another order.
     # Its first events may be in a hole as well: it was sent before that.
@@ -135,15 +139,22 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
         F.col("first_delivery")
     )
     told = F.array_max("unsure") >= begun
+    # It went with its journal, whichever came first by number and by time.
+    now = F.col("present")
+    with_it = F.col("renewed") & F.coalesce(
+        (F.col("first.epoch") != now) | (F.col("last.epoch") != now), F.lit(True)
+    )
     return (
         rows.join(F.broadcast(known), ["queue", "shard"], "left")
         .withColumns(
             {
-                "in_hole": F.coalesce(inside, F.lit(False)) | F.coalesce(told, F.lit(False)),
+                "in_hole": reduce(
+                    or_, (F.coalesce(each, F.lit(False)) for each in (inside, told, with_it))
+                ),
                 "redrive_in_hole": F.coalesce(between, F.lit(False)),
             }
         )
-        .drop("behind", "until", "unsure", "unheard")
+        .drop("behind", "until", "unsure", "unheard", "renewed", "present")
     )
 
 

@@ -180,7 +180,6 @@ def _report(
             messages.where("part = 1"),
             record,
             version=lake.version,
-            ends=ends,
             more={
                 "format": _FORMAT,
                 "table": lake.table_id(),
