@@ -17,11 +17,13 @@ from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
 from qworker.pipeline.jobs import table as tables
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
+from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.files import write_events
+from qworker.pipeline.jobs.holes import Hole
 from qworker.pipeline.jobs.increment import Increment, forget
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import earlier_queues
-from tests.pipeline.forging import T0, Journal, at, store
+from qworker.pipeline.jobs.reading import earlier_events
+from tests.pipeline.forging import EPOCH, T0, Journal, at, store
 
 DAY_MS = 86_400_000
 
@@ -158,10 +160,85 @@ def test_old_days_are_deleted_and_their_queues_remembered(tmp_path):
     assert (read(lake), lake.offsets()) == ([0, 2], ends)
     assert read(pinned) == [0, 0, 1, 2]
     assert all(file.exists() for file in pinned.files())
-    assert lake.expired_queues() == earlier_queues(lake, None) == {"emails"}
+    assert lake.expired_queues() == earlier_events(lake, None).deleted.queues == {"emails"}
+    assert earlier_events(lake, None).queues == set()
     assert lake.expire(T0.date() + timedelta(days=3)) == 2
     assert (list(lake.days()), lake.expired_queues()) == ([], {"emails"})
     assert not compact(lake, plan(lake)).days
+
+
+def midnight(queue: str) -> Journal:
+    """Events before and after midnight; the clock is set back over it once, and there is a gap before it."""
+    journal = Journal(queue)
+    day_ms = 14 * 3_600_000  # T0 is at ten
+    for number, ms in enumerate((-9, -8, -7, 1, 2, -3, -2, 3, 4, 5)):
+        journal.number = number if number < 2 else number + 2
+        journal.write(f"m{number}", f"sent@{day_ms + ms}")
+    journal.number = 2
+    journal.add(event="gap", reason="2 events shed", ts=at(day_ms - 7.5))
+    return journal
+
+
+def test_numbers_of_deleted_days_are_noted_also_where_the_clock_was_set_back(tmp_path):
+    """As far as no event that is kept has one of them; numbers that were missing before go with their days."""
+    lake = Lake(tmp_path)
+    first = midnight("emails")
+    other = Journal("emails", epoch=first.epoch + 9, number=4)
+    other.write("late", "sent@1")
+    store(lake, Journal("emails", rows=[*first.rows, *other.rows]))
+    ends = {"emails": {"epoch": first.epoch, "entry": 12, "event": 12}}
+    lake.commit([], after=lake.last(), offsets=ends)
+    assert lake.expire(T0.date() + timedelta(days=1)) == 1
+    (note,) = (tmp_path / "_deleted").iterdir()
+    noted = Deleted.of(tmp_path).numbers
+    # 0 to 4, and 7 and 8, which are after 5 and 6 of the next day; 0 to 4 of the other epoch.
+    assert noted == {
+        ("emails", 0, first.epoch): ((0, 5), (7, 9)),
+        ("emails", 0, first.epoch + 9): ((0, 5),),
+    }
+    earlier = earlier_events(lake, None)
+    assert (earlier.queues, earlier.deleted.numbers) == (frozenset(), noted)
+    times = (None, None, "file gone")
+    holes = [
+        Hole("emails", 0, first.epoch, -1, 5, *times),
+        Hole("emails", 0, first.epoch, 6, 2, *times),
+        Hole("emails", 0, first.epoch, 3, 3, *times),
+        Hole("emails", 0, first.epoch, 8, 2, *times),
+        Hole("other", 0, first.epoch, -1, 5, *times),
+    ]
+    assert [(hole.after, hole.missing) for hole in earlier.left(holes, ())] == [
+        (3, 2), (8, 2), (-1, 5),
+    ]  # fmt: skip
+    # The next day goes too: then it is one stretch, in one note.
+    assert lake.expire(T0.date() + timedelta(days=2)) == 1
+    (later,) = (tmp_path / "_deleted").iterdir()
+    assert later != note
+    assert Deleted.of(tmp_path).numbers["emails", 0, first.epoch] == ((0, 12),)
+    vacuum(lake, kept_h=0)
+    assert later.exists()
+
+
+def test_a_file_that_is_not_whole_is_deleted_with_its_day(tmp_path):
+    """Its numbers are those that are nowhere else."""
+    lake = Lake(tmp_path)
+    for number in range(3):
+        (file,) = store(lake, sent(number))
+        if number == 1:
+            Path(file.path).write_bytes(b"PAR1")
+    assert lake.expire(T0.date() + timedelta(days=1)) == 1
+    assert Deleted.of(tmp_path).numbers == {("emails", 0, EPOCH): ((0, 3),)}
+
+
+@pytest.mark.bad_input("archive: a note of deleted events that is not whole")
+def test_a_note_that_cannot_be_read_is_named_with_what_to_do(tmp_path):
+    lake = Lake(tmp_path)
+    store(lake, sent(0))
+    lake.expire(T0.date() + timedelta(days=1))
+    (note,) = (tmp_path / "_deleted").iterdir()
+    for text in ("", "[]", '{"emails": [[0, 1]]}', '{"emails": 3}'):
+        note.write_text(text)
+        with pytest.raises(ArchiveDamagedError, match=f"{note.name}.* delete it: then numbers"):
+            earlier_events(lake, None)
 
 
 def test_two_that_delete_days_do_not_meet(tmp_path, monkeypatch):
@@ -177,6 +254,7 @@ def test_two_that_delete_days_do_not_meet(tmp_path, monkeypatch):
         with pytest.raises(PipelineError, match=r"another process .* no day was deleted: run it"):
             lake.expire(T0.date() + timedelta(days=2))
     assert read(lake) == [1, 2]
+    assert len([*(tmp_path / "_deleted").iterdir()]) == 1
 
 
 @pytest.mark.parametrize("idle_days", [0, 25])

@@ -19,7 +19,7 @@ from qworker.cli.main import cli
 from qworker.errors import PipelineError
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import earlier_queues, ends_of, read_events
+from qworker.pipeline.jobs.reading import earlier_events, ends_of, read_events
 from qworker.pipeline.report import Reported, Scope, carried, make_document, report_increment
 from qworker.pipeline.report.buckets import bucket_width, carried_width
 from qworker.pipeline.report.sums import Sums, percentiles
@@ -36,7 +36,7 @@ def full(spark, lake: Lake, scope: Scope = SCOPE) -> dict[str, Any]:
     """Report on all of an archive in the usual way."""
     lake = lake.pinned()
     events = read_events(spark, lake=lake)
-    return make_document(events, scope, ends=ends_of(lake), earlier=earlier_queues(lake, None))
+    return make_document(events, scope, ends=ends_of(lake), earlier=earlier_events(lake, None))
 
 
 def figures(document: dict[str, Any]) -> dict[str, Any]:

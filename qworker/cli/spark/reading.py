@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from qworker.cli.framework.context import Session
     from qworker.pipeline.jobs.days import FilesRead
+    from qworker.pipeline.jobs.deleted import Earlier
     from qworker.pipeline.jobs.lake import Lake
     from qworker.pipeline.source.offsets import Offsets
 
@@ -204,11 +205,11 @@ class Reading:
             return FilesRead()
         return FilesRead.of(sizes_of(self.lake, self.queues, self.since))
 
-    def earlier(self) -> frozenset[str]:
-        """Name the queues of which the archive has events that are too early to be read."""
-        from qworker.pipeline.jobs.reading import earlier_queues
+    def earlier(self) -> Earlier:
+        """Find which events of the archive are too early to be read."""
+        from qworker.pipeline.jobs.reading import earlier_events
 
-        return earlier_queues(self.lake, self.since)
+        return earlier_events(self.lake, self.since)
 
     def ends(self) -> Offsets | None:
         """Read how far the rows of the archive must reach; None: unknown, or there is no archive."""

@@ -33,6 +33,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
+from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS
 from qworker.pipeline.jobs.record import Record, Seen, examine
@@ -59,14 +60,14 @@ def audit(
     snapshot: Snapshot | None = None,
     suspects: DataFrame | None = None,
     ends: Offsets | None = None,
-    earlier: frozenset[str] = frozenset(),
+    earlier: Earlier = NOTHING_EARLIER,
     seen: Seen | None = None,
     on_judged: Callable[[DataFrame, Record], None] = lambda rows, record: None,
 ) -> AuditResult:
     """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
     `suspects`: the `gone_ids` of an earlier snapshot; only these can be lost or unsure. `ends`: the offsets of the
-    archive among the events; `earlier`: queues of which it has earlier events, which were left out; `seen`: what an
+    archive among the events; `earlier`: events of it that were left out; `seen`: what an
     earlier audit has seen of them. `on_judged` gets the lifecycles and the record before they are dropped.
     """
     from pyspark import StorageLevel

@@ -95,8 +95,13 @@ class Gap:
     def of(cls, row: Any) -> Gap:
         """Read a row."""
         reason = row.reason or ""
+        return cls(row.epoch, row.number, cls.count_in(reason), utc(row.ts), reason)
+
+    @staticmethod
+    def count_in(reason: str) -> int | None:
+        """How many events a reason names; None: it does not say."""
         count = _COUNT.match(reason)
-        return cls(row.epoch, row.number, int(count[1]) if count else None, utc(row.ts), reason)
+        return int(count[1]) if count else None
 
     @property
     def why(self) -> str:

@@ -14,12 +14,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import InvalidOptionError, PipelineError
 from qworker.pipeline.jobs.days import Day
+from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.files import EventFile, sync
 from qworker.pipeline.jobs.log import OFFSETS_KEY, Log
 from qworker.pipeline.jobs.store import ObjectPath, Place, absent, one_line, place_of
@@ -229,7 +231,7 @@ class Lake:
     def expire(self, before: date) -> int:
         """Delete the days before this one from the table, in one commit; returns how many there were, of all queues.
 
-        The table remembers for which queues it did: their numbers need not begin at 0. A vacuum deletes the files.
+        The table remembers for which queues it did, and their numbers are noted. A vacuum deletes the files.
         """
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import CommitProperties, Transaction
@@ -240,21 +242,34 @@ class Lake:
             return 0
         names = ", ".join(f"'{queue}'" for queue in queues)
         noted = [Transaction(_KEPT_FROM + queue, before.toordinal()) for queue in queues]
+        files = {
+            queue: [file for day in days if day.queue == queue for file in day.files]
+            for queue in queues
+        }
+        known = Deleted.of(self.root)
+        note = known.plus(self.table(), self.root, files).note(self.root)
+        deleted = False
         try:
             with clear_errors(self.root, "no day was deleted"):
                 self.table().delete(
                     f"day < '{before.isoformat()}' and queue in ({names})",
                     commit_properties=CommitProperties(app_transactions=noted),
                 )
+            deleted = True
         except CommitFailedError as error:
             raise PipelineError(
                 f"another process has deleted days of {self.root} or compacted them meanwhile ({one_line(error)}); "
                 "no day was deleted: run it again"
             ) from error
+        finally:
+            if not deleted:
+                with suppress(OSError):
+                    note.unlink()
+        known.forget()
         return len(days)
 
     def expired_queues(self) -> frozenset[str]:
-        """Name the queues of which days were deleted because of their age."""
+        """Name the queues of which days were deleted because of their age. `Deleted` has the numbers."""
         queues = {day.queue for day in self.days()}
         queues.update(split_shard_name(name)[0] for name in self.offsets() or ())
         if not queues:

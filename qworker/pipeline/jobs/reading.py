@@ -14,6 +14,7 @@ from qworker.pipeline.jobs.archived import Continued, continued, ends_of_rows, r
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
 from qworker.pipeline.jobs.carrying import unfinished
 from qworker.pipeline.jobs.days import Day
+from qworker.pipeline.jobs.deleted import Deleted, Earlier
 from qworker.pipeline.jobs.holes import GONE
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit_all",
     "audit_increment",
-    "earlier_queues",
+    "earlier_events",
     "ends_of",
     "reach",
     "read_events",
@@ -103,14 +104,15 @@ def read_events(
     return live if stored is None else stored.unionByName(live)
 
 
-def earlier_queues(lake: Lake | None, since: datetime | None) -> frozenset[str]:
-    """Name the queues of an archive that have events before those that a read with `since` sees, or had them."""
+def earlier_events(lake: Lake | None, since: datetime | None) -> Earlier:
+    """Find which events of an archive come before those that a read with `since` sees, or were deleted."""
     if lake is None:
-        return frozenset()
-    expired = lake.expired_queues()
-    if since is None:
-        return expired
-    return expired | {queue for queue, (_, last) in lake.since(since).items() if last is not None}
+        return Earlier()
+    deleted = Deleted.of(lake.root)
+    queues = lake.expired_queues() - deleted.queues
+    if since is not None:
+        queues |= {queue for queue, (_, last) in lake.since(since).items() if last is not None}
+    return Earlier(queues, deleted)
 
 
 def sizes_of(lake: Lake, queues: str | None, since: datetime | None) -> dict[Place, int]:
@@ -138,17 +140,16 @@ def ends_of(lake: Lake | None, queues: str | None = None) -> Offsets | None:
     return {name: at for name, at in offsets.read(noted).items() if chosen(name)}
 
 
-def reach(spark: SparkSession, lake: Lake, seen: Seen | None) -> tuple[Offsets, frozenset[str]]:
-    """Read how far the rows of an archive reach, and of which queues there may be events before `seen`."""
+def reach(spark: SparkSession, lake: Lake, seen: Seen | None) -> tuple[Offsets, Earlier]:
+    """Read how far the rows of an archive reach, and which events there may be before `seen`."""
     ends = ends_of(lake)
     if ends is None:
         ends = ends_of_rows(spark, lake)
     if seen is None:
-        return ends, earlier_queues(lake, None)
+        return ends, earlier_events(lake, None)
     # Without the number of its next event it is unknown where a journal continues.
-    return ends, frozenset(
-        split_shard_name(name)[0] for name, end in ends.items() if end.event is None
-    )
+    unknown = (split_shard_name(name)[0] for name, end in ends.items() if end.event is None)
+    return ends, Earlier(frozenset(unknown), Deleted.of(lake.root))
 
 
 def _gaps(after: Continued, begun: Offsets, queues: str | None) -> list[pa.RecordBatch]:
@@ -203,7 +204,7 @@ def audit_all(
     def events() -> DataFrame:
         return read_events(spark, lake=lake, source=source, queues=queues, since=window.since)
 
-    ends, earlier = ends_of(lake, queues), earlier_queues(lake, window.since)
+    ends, earlier = ends_of(lake, queues), earlier_events(lake, window.since)
     judge = partial(audit, window=window, ends=ends, earlier=earlier)
     return _audit(spark, events, judge, window=window, source=source)
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.epochs import Epochs, Known, read_before
 from qworker.pipeline.jobs.holes import (
     Gap,
     Hole,
     Shard,
     Span,
-    before_all,
     journal_off,
     missing,
     sends_unheard,
@@ -105,12 +105,12 @@ class _Special:
 def examine(
     events: DataFrame,
     ends: Offsets | None = None,
-    earlier: frozenset[str] = frozenset(),
+    earlier: Earlier = NOTHING_EARLIER,
     seen: Seen | None = None,
 ) -> Record:
     """Examine events (columns of `journal`). `ends`: how far the rows of an archive among them must reach.
 
-    `earlier`: queues of which there are earlier events, which were left out: their numbers need not begin at 0.
+    `earlier`: events that were left out: numbers of theirs are not missing.
     `seen`: what comes before `events`; the holes of the result are those of `events`.
     """
     events = _with_live(events)
@@ -179,8 +179,7 @@ def examine(
             present[shard] = epochs.present(of_shard)
         read = [epoch for epoch, stop in epochs.known if stop]
         told = missing(shard, of_shard, special.gaps.get(shard, []), between, end, read)
-        begun = shard[0] in earlier
-        holes += [hole for hole in told if not (begun and before_all(hole, of_shard))]
+        holes += earlier.left(told, of_shard)
     for shard, of_modes in special.modes.items():
         holes += journal_off(shard, of_modes)
     for shard, gaps in special.back.items():

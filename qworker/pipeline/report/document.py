@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import Hole
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.record import examine
@@ -39,12 +40,12 @@ def make_document(
     scope: Scope,
     *,
     ends: Offsets | None = None,
-    earlier: frozenset[str] = frozenset(),
+    earlier: Earlier = NOTHING_EARLIER,
     on_step: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Aggregate events (columns of `journal`) into the document of a report.
 
-    `ends`: the offsets of the archive among the events; `earlier`: queues of which it has earlier events, left out.
+    `ends`: the offsets of the archive among the events; `earlier`: events of it that were left out.
     """
     from pyspark.sql import functions as F
 
