@@ -16,7 +16,7 @@ from tests.pipeline.forging import T0, Journal, at, frame, store
 
 pytestmark = pytest.mark.slow
 
-STORED = "queue STRING, shard INT, message_id STRING, state STRING"
+STORED = "queue STRING, shard INT, message_id STRING, state STRING, sent_ts TIMESTAMP"
 
 
 def clean() -> Journal:
@@ -89,7 +89,7 @@ IN_REDIS = [
 
 
 def snapshot(spark, *stored):
-    rows = [(queue, 0, message, state) for queue, message, state in stored]
+    rows = [(queue, 0, message, state, None) for queue, message, state in stored]
     return Snapshot(at(10_000), spark.createDataFrame(rows, STORED))
 
 

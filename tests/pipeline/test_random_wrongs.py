@@ -1,7 +1,8 @@
 """Random worlds of journal, archive and Redis with wrongs in them: the audit names each, and accuses nothing else.
 
 A world is one queue: the lives of some messages, and what was done to their record. Its account is kept while it is
-made, and so knows what is missing and why, and which messages are really lost. Many worlds are audited at once.
+made, and so knows what is missing and why, and which messages are really lost. Many worlds are audited at once; those
+of an archive at once, or in two increments.
 
     QWORKER_WORLDS=1000 pytest tests/pipeline/test_random_wrongs.py -rP         the long form
 """
@@ -11,16 +12,17 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.audit import Snapshot, audit
+from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import ends_of, read_events
+from qworker.pipeline.jobs.reading import audit_increment, ends_of, reach, read_events
 from qworker.pipeline.source.offsets import Position, dump
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
 from tests.pipeline.object_store import object_store
@@ -30,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(1800)]
 
 WORLDS = int(os.environ.get("QWORKER_WORLDS", "40"))
 #: Worlds of one audit.
-AT_ONCE = 100
+AT_ONCE = 500
 ENDED = (
     "sent@0 delivered@10 acked@20",
     "sent@0 delivered@10 nacked@20 delivered@40 acked@50",
@@ -63,17 +65,29 @@ class World:
     #: Messages that were acked by calls which do not say so.
     unknown: set[str] = field(default_factory=set)
     end: Position | None = None
-    epoch: int = EPOCH
+    #: Whether the archive says how far it reaches.
+    has_end: bool = True
+    #: In the order in which they came.
+    epochs: list[int] = field(default_factory=lambda: [EPOCH])
     number: int = 0
     begun: int = 0
     made: int = 0
+    #: The rows as they were written, and those that are there again.
+    written: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def epoch(self) -> int:
+        return self.epochs[-1]
 
     def live(self, most: int = 8) -> dict[str, list[dict[str, Any]]]:
         """Write the lives of some more messages, side by side; returns the rows of each."""
         journal = Journal(self.name, epoch=self.epoch)
         first_of = len(self.rows)
         for _ in range(self.rng.randint(1, most)):
-            message, begin = f"m{self.made}", self.begun + self.rng.randrange(SPAN_MS // 2)
+            # Ids of messages or runs, and of the calls of a group.
+            message = f"m{self.made}" if self.rng.random() < 0.7 else f"g{self.made}.0"
+            begin = self.begun + self.rng.randrange(SPAN_MS // 2)
             self.made += 1
             is_open = self.rng.random() < 0.3
             life = self.rng.choice(OPEN if is_open else ENDED)
@@ -164,6 +178,12 @@ class World:
 
     # -- what happens to the journal ------------------------------------------------------------------------------
 
+    def set_back(self) -> None:
+        """The clock is set back: order is that of the numbers."""
+        self.live()
+        self.begun -= self.rng.randrange(10_000)
+        self.live()
+
     def switch_off(self) -> None:
         self.live()
         off = self.add(event="mode", reason="off", ts=at(self.begun))
@@ -178,7 +198,10 @@ class World:
         """The queue is removed and made again, perhaps with the clock set back."""
         self.live()
         self.stored.clear()
-        self.epoch += self.rng.choice((-1, 1)) * 10_000_000
+        sign = self.rng.choice((-1, 1))
+        self.epochs.append(self.epoch + sign * 10_000_000)
+        if sign < 0 and self.has_end:
+            self.begun -= self.rng.randrange(20_000)
         self.number = 0
         self.holes.append(("new epoch", self.epoch, -1, None))
         self.live()
@@ -277,35 +300,70 @@ class World:
         if rows:
             first = self.rng.randrange(len(rows))
             again = rows[first : first + self.rng.randint(1, 12)]
-            self.rows += [dict(row) for row in again]
+            self.copies = [dict(row) for row in again]
             self.doubled += len(again)
 
 
 def make(seed: int) -> World:
     rng = random.Random(seed)
-    world = World(f"w{seed}", rng)
+    world = World(f"w{seed}", rng, has_end=rng.random() < 0.8)
     world.live()
     happens = ["lose", "ack_again", "die_again", "deliver_late", "switch_off", "make_anew"]
-    happens += ["ack_unknown", "start_again"]
+    happens += ["ack_unknown", "start_again", "set_back"]
     for name in rng.sample(happens, rng.randint(0, 3)):
         world.planted.append(name)
         getattr(world, name)()
     # At most one of these, last: a later one would change the account of an earlier one.
     last = rng.choice(["", "", "roll_back", "use_twice"])
-    if last and not (last == "roll_back" and world.rows[-1]["event"] == "mode"):
+    # Which events were rolled back is told by the clock.
+    told = not {"set_back", "make_anew"} & {*world.planted} and world.rows[-1]["event"] != "mode"
+    if last and (last != "roll_back" or told):
         world.planted.append(last)
         getattr(world, last)()
-    if rng.random() < 0.8:
+    if world.has_end:
         world.end = Position(world.epoch, world.number, world.number)
     kinds = ["trimmed", "shed", "file"] + (["tail"] if world.end is not None else [])
     for kind in rng.sample(kinds, rng.randint(0, 2)):
-        if last != "roll_back":
+        if "roll_back" not in world.planted:
             world.cut(kind)
     if rng.random() < 0.3:
         world.planted.append("double")
         world.double()
+    world.written = list(world.rows)
+    world.rows += world.copies
     rng.shuffle(world.rows)
     return world
+
+
+def halves(world: World) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Position]:
+    """Divide the rows of a world into two batches, and say where the first one ends.
+
+    No hole reaches over that, and what has the same number is in the same batch, unless it was rolled back between.
+    """
+    rng, rows = world.rng, world.written
+    gaps = [row for row in rows if "rolled back" in (row["reason"] or "")]
+    if gaps:
+        first, second = rows[: (at_gap := rows.index(gaps[0]))], rows[at_gap:]
+        end = Position(world.epoch, row_after(first, world.epoch), row_after(first, world.epoch))
+        return first, second + world.copies, end
+    order = {epoch: place for place, epoch in enumerate(world.epochs)}
+    there = {(row["epoch"], row["number"]) for row in rows if row["event"] != "gap"}
+    starts = [
+        (epoch, number)
+        for epoch, number in sorted(there)
+        if number and (epoch, number - 1) in there
+    ]
+    epoch, number = rng.choice(starts or [(EPOCH, 0)])
+
+    def early(row: dict[str, Any]) -> bool:
+        return (order[row["epoch"]], row["number"]) < (order[epoch], number)
+
+    first, second = [row for row in rows if early(row)], [row for row in rows if not early(row)]
+    return first, second + world.copies, Position(epoch, number, number)
+
+
+def row_after(rows: list[dict[str, Any]], epoch: int) -> int:
+    return max(row["number"] for row in rows if row["epoch"] == epoch) + 1
 
 
 def forgotten(world: World, row: dict[str, Any]) -> bool:
@@ -320,9 +378,7 @@ def forgotten(world: World, row: dict[str, Any]) -> bool:
 def visible(world: World) -> dict[tuple[str, Any], list[dict[str, Any]]]:
     """The events of each life of a message that the record has and that count, each once, in their order."""
     seen, lives = set(), defaultdict(list)
-    order = {EPOCH: 0}  # epochs come in the order of time
-    for row in sorted(world.rows, key=lambda row: row["ts"]):
-        order.setdefault(row["epoch"], len(order))
+    order = {epoch: place for place, epoch in enumerate(world.epochs)}
     for row in sorted(world.rows, key=lambda row: (order[row["epoch"]], row["number"], row["ts"])):
         key = (row["epoch"], row["number"], row["event"], row["message_id"])
         if row["event"] in ("gap", "mode", "unsure") or forgotten(world, row):
@@ -331,6 +387,12 @@ def visible(world: World) -> dict[tuple[str, Any], list[dict[str, Any]]]:
             seen.add(key)
             lives[row["message_id"], row["sent_ts"]].append(row)
     return lives
+
+
+def held(world: World, lives: Iterable[tuple[str, Any]], message: str, sent: Any) -> bool:
+    """Whether Redis has this life of a message: it is the last one."""
+    later = [other for each, other in lives if each == message and other > sent]
+    return message in world.stored and not later
 
 
 def between(world: World, ends: list[dict[str, Any]]) -> bool:
@@ -343,16 +405,12 @@ def between(world: World, ends: list[dict[str, Any]]) -> bool:
     )
 
 
-def check(world: World, found: dict[str, Any]) -> list[str]:
-    """Compare the account of a world with what the audit found; returns what does not agree."""
-    wrong = []
-    if sorted(world.holes, key=str) != sorted(found["holes"], key=str):
-        wrong.append(f"holes: {found['holes']} for {world.holes}")
-    if world.doubled != found["doubled"]:
-        wrong.append(f"doubled: {found['doubled']} for {world.doubled}")
-    twice, late, lost, hidden = set(), set(), set(), set()
-    undelivered = set()
-    for (message, _), rows in visible(world).items():
+def accounted(world: World) -> dict[str, set[str]]:
+    """The messages that the audit must name, by what it says of them, and `hidden` ones: nobody can tell."""
+    names = ("acked_twice", "started_after_ack", "lost", "hidden", "undelivered")
+    twice, late, lost, hidden, undelivered = account = [set[str]() for _ in names]
+    lives = visible(world)
+    for (message, sent), rows in lives.items():
         events = [row["event"] for row in rows]
         ends = [row for row in rows if row["event"] in (*FINAL, "dead")]
         redrives = events.count("redriven") - (events[0] == "redriven")
@@ -361,13 +419,25 @@ def check(world: World, found: dict[str, Any]) -> list[str]:
         if "acked" in events and "delivered" in events[events.index("acked") :]:
             late.add(message)
         over = any(event in FINAL for event in events) or events[-1] == "dead"
-        if not over and message not in world.stored:
+        if not over and not held(world, lives, message, sent):
             (lost if message in world.lost else hidden).add(message)
             if "delivered" not in events:
                 undelivered.add(message)
-    for kind, account in (("acked_twice", twice), ("started_after_ack", late)):
-        if found[kind] != account:
-            wrong.append(f"{kind}: {found[kind]} for {account}")
+    return dict(zip(names, account, strict=True))
+
+
+def check(world: World, found: dict[str, Any]) -> list[str]:
+    """Compare the account of a world with what the audit found; returns what does not agree."""
+    wrong = []
+    if sorted(world.holes, key=str) != sorted(found["holes"], key=str):
+        wrong.append(f"holes: {found['holes']} for {world.holes}")
+    if world.doubled != found["doubled"]:
+        wrong.append(f"doubled: {found['doubled']} for {world.doubled}")
+    account = accounted(world)
+    lost, hidden, undelivered = account["lost"], account["hidden"], account["undelivered"]
+    for kind in ("acked_twice", "started_after_ack"):
+        if found[kind] != account[kind]:
+            wrong.append(f"{kind}: {found[kind]} for {account[kind]}")
     # Lost for certain if nothing can hide its end; with a hole it may be unsure.
     if not lost <= found["lost"] | found["unsure"]:
         wrong.append(f"silent about {lost - found['lost'] - found['unsure']}")
@@ -395,10 +465,24 @@ def judged(spark, worlds: list[World], lake: Lake | None) -> dict[str, dict[str,
         store(lake, *journals, offsets=dump(ends))
         ends = ends_of(lake)
         events = read_events(spark, lake=lake).persist()
-    stored = [(world.name, 0, message, "ready") for world in worlds for message in world.stored]
-    snapshot = Snapshot(at(10_000_000), spark.createDataFrame(stored, STORED))
-    result = audit(events, snapshot=snapshot, ends=ends)
+    result = audit(events, snapshot=snapshot_of(spark, worlds), ends=ends)
     events.unpersist()
+    return found_in(result, worlds)
+
+
+def snapshot_of(spark, worlds: list[World]) -> Snapshot:
+    """What Redis holds: of an id that was taken again the last life."""
+    stored = []
+    for world in worlds:
+        lives: dict[str, Any] = {}
+        for message, sent in visible(world):
+            lives[message] = max(sent, lives.get(message, sent))
+        stored += [(world.name, 0, each, "ready", lives.get(each)) for each in world.stored]
+    return Snapshot(at(10_000_000), spark.createDataFrame(stored, STORED))
+
+
+def found_in(result, worlds: list[World]) -> dict[str, dict[str, Any]]:
+    """Sort findings by their world."""
     found: dict[str, dict[str, Any]] = {
         world.name: {
             "holes": [], "doubled": 0,
@@ -416,6 +500,49 @@ def judged(spark, worlds: list[World], lake: Lake | None) -> dict[str, dict[str,
         for row in rows:
             found[row["queue"]][kind].add(row["message_id"])
     return found
+
+
+def incremented(
+    spark, worlds: list[World], lake: Lake
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Audit all worlds in two increments, the second one beside Redis; what was found in each."""
+    parts = {world.name: halves(world) for world in worlds}
+    ends = {name: end for name, (_, _, end) in parts.items()}
+    store(
+        lake,
+        *(Journal(name, rows=first) for name, (first, _, _) in parts.items()),
+        offsets=dump(ends),
+    )
+    begun, _ = audit_increment(spark, lake=lake)
+    ends = {world.name: world.end for world in worlds}
+    store(
+        lake,
+        *(Journal(name, rows=second) for name, (_, second, _) in parts.items()),
+        offsets=dump(ends),
+    )
+    lake, last = lake.pinned(), Increment.of(lake)
+    seen, files = last.seen(spark), [*last.sizes(lake)]
+    events = read_events(spark, lake=lake, files=files).persist()
+    ends, earlier = reach(spark, lake, seen)
+    then = audit(events, snapshot=snapshot_of(spark, worlds), ends=ends, earlier=earlier, seen=seen)
+    events.unpersist()
+    return found_in(begun, worlds), found_in(then, worlds)
+
+
+def check_increments(world: World, begun: dict[str, Any], then: dict[str, Any]) -> list[str]:
+    """As `check`: what the first increment named need not be named again, and may have been rolled back since."""
+    told = begun["acked_twice"] | begun["started_after_ack"]
+    both = {**then, "holes": list({*begun["holes"], *then["holes"]})}
+    for kind in ("acked_twice", "started_after_ack"):
+        both[kind] = then[kind] | (begun[kind] & accounted(world)[kind])
+        both[kind] |= accounted(world)[kind] & told
+    wrong = check(replace(world, holes=list({*world.holes})), both)
+    if begun["doubled"]:
+        wrong.append(f"{world.name}: {begun['doubled']} doubled before any was")
+    for kind in ("acked_twice", "started_after_ack"):
+        if (false := begun[kind] - accounted(world)[kind]) and "roll_back" not in world.planted:
+            wrong.append(f"{world.name} ({', '.join(world.planted)}): falsely {kind}: {false}")
+    return wrong
 
 
 @pytest.fixture(params=["memory", "directory", "object store"])
@@ -448,3 +575,21 @@ def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, 
     )
     assert not disagreements, "\n".join(disagreements)
     assert len(planted) >= 10
+
+
+def test_two_increments_agree_with_the_account_of_random_worlds(spark, monkeypatch, tmp_path):
+    """What is new is read, and what is carried; epochs in the order in which they were read."""
+    monkeypatch.setattr(auditing, "SAMPLES", 100_000)
+    monkeypatch.setattr(auditing, "HOLES", 100_000)
+    worlds = [world for seed in range(WORLDS) if (world := make(seed)).has_end]
+    disagreements = []
+    for first in range(0, len(worlds), AT_ONCE):
+        some = worlds[first : first + AT_ONCE]
+        begun, then = incremented(spark, some, Lake(tmp_path / f"lake{first}"))
+        disagreements += [
+            text
+            for world in some
+            for text in check_increments(world, begun[world.name], then[world.name])
+        ]
+    print(f"{len(worlds)} worlds in two increments")
+    assert not disagreements, "\n".join(disagreements)

@@ -35,9 +35,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
-from qworker.pipeline.jobs.lifecycle import KEYS
+from qworker.pipeline.jobs.lifecycle import KEYS, LIVES
 from qworker.pipeline.jobs.record import Record, Seen, examine
-from qworker.pipeline.jobs.verdicts import LIVES, Snapshot, Window, judged, started_late
+from qworker.pipeline.jobs.verdicts import Snapshot, Window, judged, judged_apart, started_late
 from qworker.pipeline.source.offsets import Offsets
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ __all__ = ["AuditResult", "Snapshot", "Window", "audit", "gone_ids"]
 
 #: The columns of a judged lifecycle that are kept: the rest is not even computed.
 _JUDGED: Final = (
-    *(*LIVES, "task", "sent_ts", "sent_seen", "last_event", "end_event"),
+    *(*LIVES, "again", "task", "sent_ts", "sent_seen", "last_event", "end_event"),
     *("last_ts", "acks", "redrives", "attempts", "state", "stored", "first_ack"),
     *("lost", "unsure", "acked_twice", "delivered_late"),
 )
@@ -76,14 +76,17 @@ def audit(
     window = window or Window()
     record = examine(events, ends, earlier, seen)
     events = record.events
+    beside = (record, window, snapshot, suspects, seen)
     # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
-    rows = (
-        judged(record, window, snapshot, suspects, seen)
-        .select(*_JUDGED)
-        .persist(StorageLevel.DISK_ONLY)
-    )
+    rows = judged(*beside).select(*_JUDGED).persist(StorageLevel.DISK_ONLY)
+    kept = [rows]
     try:
         sums, ended, unheard = _sums(rows)
+        if sums["again"]:
+            lives = judged_apart(rows, *beside).select(*_JUDGED).persist(StorageLevel.DISK_ONLY)
+            kept.append(lives)
+            rows = rows.where("not again").unionByName(lives)
+            sums, ended, unheard = _sums(rows)
         unheard |= {hole.queue for hole in record.unheard if window.reaches(hole)}
         holes = [hole for hole in record.holes if window.reaches(hole)]
         if any(hole.why == GONE for hole in holes):
@@ -138,14 +141,17 @@ def audit(
             unheard=tuple(sorted(unheard)),
         )
     finally:
-        rows.unpersist()
+        for each in kept:
+            each.unpersist()
 
 
 def gone_ids(
     events: DataFrame, *, window: Window, snapshot: Snapshot, seen: Seen | None = None
 ) -> DataFrame:
     """Messages that count as lost or unsure: queue, shard, message_id."""
-    rows = judged(examine(events, seen=seen), window, snapshot, None, seen)
+    beside = (examine(events, seen=seen), window, snapshot, None, seen)
+    rows = judged(*beside)
+    rows = rows.where("not again").unionByName(judged_apart(rows, *beside))
     return rows.where("lost or unsure").select(*KEYS).distinct()
 
 
@@ -163,7 +169,7 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], set[str]]:
         "redriven": "redrives > 0",
         "open": "state = 'open'",
         "in_redis": "state = 'open' and stored is not null",
-        **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late")},
+        **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late", "again")},
     }
     end = F.when(F.col("state") == "ended", F.coalesce("end_event", "last_event"))
     groups = (

@@ -9,7 +9,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
-from qworker.pipeline.jobs.lifecycle import KEYS
+from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,20 +23,25 @@ _WATCHED: Final = timedelta(hours=1)
 
 
 def needed_events(record: Record, kept: DataFrame) -> DataFrame:
-    """The events that the archive has of the messages `kept`, and the modes of journals that do not have everything.
+    """The events that the archive has of the lives `kept`, and the modes of journals that do not have everything.
 
     Those of the live journal come again, with the archive.
     """
+    from pyspark.sql import functions as F
+
     spark = kept.sparkSession
     events = record.events.where("event not in ('gap', 'mode') and not live").drop("live")
     columns, keys = events.columns, list(KEYS)
+    lives = kept.select(*keys, F.col("life").alias("of"))
+    own = [events[name] == lives[name] for name in keys]
+    own.append(of_life(events["sent_ts"], lives["of"]))
     modes = [
         tuple(getattr(row, name) if name in row else None for name in columns)
         for row in record.modes
         if not row.live
     ]
     return (
-        events.join(kept.select(*keys), keys, "left_semi")
+        events.join(lives, own, "left_semi")
         .unionByName(spark.createDataFrame(modes, events.schema))
         .coalesce(8)
     )
@@ -67,9 +72,9 @@ def recent(rows: DataFrame) -> Column:
 
 
 def unfinished(rows: DataFrame) -> DataFrame:
-    """The messages of lifecycles that an audit has judged and the next one needs: queue, shard, message_id."""
+    """The lifecycles that an audit has judged and the next one needs: queue, shard, message_id, life."""
     from pyspark.sql import functions as F
 
     told = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
     needed = ((F.col("state") == "open") | recent(rows)) & ~told
-    return rows.where(needed).select(*KEYS)
+    return rows.where(needed).select(*LIVES)

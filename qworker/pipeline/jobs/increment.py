@@ -169,7 +169,7 @@ class Increment:
         version: int,
         more: Mapping[str, Any] | None = None,
     ) -> Increment:
-        """Write the state for the next run, with the events of the messages `kept`: queue, shard, message_id.
+        """Write the state for the next run, with the events of the lives `kept`: queue, shard, message_id, life.
 
         Raises `PipelineError` if it cannot be written; then the next run
         begins where this one did.

@@ -1,6 +1,8 @@
 """Lifecycles: the journal's events as one row per message.
 
-A run may be started again under its id once the earlier one is forgotten; then there is a row for each of its lives.
+A run, or a group of calls, may be started again under its id once the earlier one is forgotten; then there is a row for
+each of the lives of the run or of a call. Ids of calls look like those of plain messages (`<id>.<index>`), so they are
+found first, by being sent at different times, and counted apart then.
 Order within a queue is (epoch, number), never the clock. A message has *ended* after one of ENDS, or it is dead;
 `redriven` opens a dead one again. So a message with R redrives dies or ends at most R + 1 times, and only the last of
 these may be an end.
@@ -13,10 +15,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DELIVERED", "ENDS", "KEYS", "final_end", "life", "lifecycles", "order"]
+__all__ = ["DELIVERED", "ENDS", "KEYS", "LIVES", "final_end", "lifecycles", "of_life", "order"]
 
 #: The columns that name a message.
 KEYS: Final = ("queue", "shard", "message_id")
+#: The columns that name one life of a message.
+LIVES: Final = (*KEYS, "life")
 #: Ids that qworker draws, and what is made of them: they are never used again.
 _DRAWN_ID: Final = r"^[0-9a-z]{10}[0-9]{10}([-.]|$)"
 #: The ids of plain messages, `<lease>.<index>`: each event of one has the time of its own, as long as it has no header.
@@ -44,25 +48,37 @@ def final_end() -> Column:
     )
 
 
-def life() -> Column:
+def _life(apart: bool) -> Column:
     """Which life of a message an event belongs to: when it was sent; the same for all events of drawn and plain ids."""
     from pyspark.sql import functions as F
 
-    has_one = F.col("message_id").rlike(f"{_DRAWN_ID}|{_PLAIN_ID}")
+    has_one = F.lit(False) if apart else F.col("message_id").rlike(f"{_DRAWN_ID}|{_PLAIN_ID}")
     begun = F.when(~has_one, F.col("sent_ts"))
-    return F.coalesce(begun, F.lit(0).cast("timestamp"))
+    return F.coalesce(begun, _only_life())
 
 
-def lifecycles(events: DataFrame) -> DataFrame:
+def _only_life() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(0).cast("timestamp")
+
+
+def of_life(sent_ts: Column, life: Column) -> Column:
+    """Whether what was sent at `sent_ts` under the id of a life is of this life."""
+    return (life == _only_life()) | life.eqNullSafe(sent_ts)
+
+
+def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
     """One row per message with an event, and per life of one that was sent again under its id.
+
+    `apart`: the events are of messages that were sent `again`, which have lives of their own.
 
     queue, shard, message_id, life TIMESTAMP · sent_ts (of the header), due_ts (the last redrive, else when it first
     was ready) · sent_seen BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose
     death came before the data is left out) · first, last, first_ack, first_delivery, last_delivery, first_over,
     last_over (of ends and deaths) STRUCT<epoch, number>, null without · again BOOLEAN: it was sent at different times,
-    as calls are of a group that was started again under its id · last_event, end_event, first_ts, last_ts,
-    last_reason, last_error, task, attempts INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or
-    `open`.
+    and the row is of several lives · last_event, end_event, first_ts, last_ts, last_reason, last_error, task, attempts
+    INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or `open`.
     """
     from pyspark.sql import functions as F
 
@@ -77,7 +93,7 @@ def lifecycles(events: DataFrame) -> DataFrame:
         events.where(
             "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
         )
-        .groupBy(*KEYS, life().alias("life"))
+        .groupBy(*KEYS, _life(apart).alias("life"))
         .agg(
             F.min("sent_ts").alias("sent_ts"),
             F.min("ready_ts").alias("ready_ts"),

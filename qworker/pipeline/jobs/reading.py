@@ -185,7 +185,9 @@ def take_snapshot(spark: SparkSession, source: Mapping[str, str]) -> Snapshot:
         return spark.read.format("qworker").options(**source).option("table", name).load()
 
     taken = table("queues").agg(F.min("snapshot_ts")).collect()[0][0]
-    messages = table("messages").select("queue", "shard", "message_id", "state").persist()
+    messages = (
+        table("messages").select("queue", "shard", "message_id", "state", "sent_ts").persist()
+    )
     messages.count()
     return Snapshot(datetime.now(UTC) if taken is None else taken.astimezone(UTC), messages)
 

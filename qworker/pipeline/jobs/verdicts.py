@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
-from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, life, lifecycles, order
+from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, LIVES, lifecycles, of_life, order
 from qworker.pipeline.jobs.record import Record, Seen
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["LIVES", "Snapshot", "Window", "judged", "started_late"]
+__all__ = ["Snapshot", "Window", "judged", "judged_apart", "started_late"]
 
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
-#: The columns that name one life of a message.
-LIVES: Final = (*KEYS, "life")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The messages in Redis, read from the time `taken` on. Columns: queue, shard, message_id, state."""
+    """The messages in Redis, read from the time `taken` on. Columns: queue, shard, message_id, state, sent_ts."""
 
     taken: datetime
     messages: DataFrame
@@ -60,17 +58,27 @@ def judged(
     snapshot: Snapshot | None,
     suspects: DataFrame | None,
     seen: Seen | None,
+    *,
+    apart: bool = False,
 ) -> DataFrame:
-    """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding."""
+    """Lifecycles of the window, with the state in Redis, and a BOOLEAN for each finding.
+
+    Those of messages that were sent `again` are of several lives: take the rows of `judged_apart` in their place.
+    """
     from pyspark.sql import functions as F
 
     keys = list(KEYS)
-    rows = lifecycles(record.events.where(window.holds()))
+    rows = lifecycles(record.events.where(window.holds()), apart=apart)
     if snapshot is None:
         rows = rows.withColumn("stored", F.lit(None).cast("string"))
     else:
-        stored = snapshot.messages.groupBy(*keys).agg(F.max("state").alias("stored"))
-        rows = rows.join(stored, keys, "left")
+        # Of an id that was taken again only the last life is stored; plain messages have no time.
+        stored = snapshot.messages.groupBy(*keys).agg(
+            F.max("state").alias("held"), F.max("sent_ts").alias("held_ts")
+        )
+        held = F.col("held_ts").isNull() | of_life(F.col("held_ts"), F.col("life"))
+        rows = rows.join(stored, keys, "left").withColumn("stored", F.when(held, F.col("held")))
+        rows = rows.drop("held", "held_ts")
     rows = _beside_holes(rows, record, () if seen is None else seen.holes)
     is_open = F.col("state") == "open"
     absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
@@ -83,16 +91,29 @@ def judged(
     # A message that died is redriven before it ends again; that may be missing.
     over = (F.col("ends") + F.col("deaths") > F.col("redrives") + 1) & ~F.col("redrive_in_hole")
     gone = absent & quiet
-    again = F.col("again")
     return rows.select(
         *rows.columns,
         (gone & ~doubtful).alias("lost"),
         (gone & doubtful).alias("unsure"),
-        (~again & ((F.col("acks") > 1) | (F.col("ends") > 1) | over)).alias("acked_twice"),
-        (~again & F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False))).alias(
+        ((F.col("acks") > 1) | (F.col("ends") > 1) | over).alias("acked_twice"),
+        F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False)).alias(
             "delivered_late"
         ),
     )
+
+
+def judged_apart(
+    rows: DataFrame,
+    record: Record,
+    window: Window,
+    snapshot: Snapshot | None,
+    suspects: DataFrame | None,
+    seen: Seen | None,
+) -> DataFrame:
+    """The lives of messages that were sent `again` according to `judged` rows: calls of a group started again."""
+    ids = rows.where("again").select(*KEYS).distinct()
+    events = record.events.join(ids, list(KEYS), "left_semi")
+    return judged(replace(record, events=events), window, snapshot, suspects, seen, apart=True)
 
 
 def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> DataFrame:
@@ -167,13 +188,14 @@ def started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     suspects = rows.where("delivered_late").select(*LIVES, "first_ack")
+    own = of_life(F.col("sent_ts"), F.col("life"))
     acked_ts = F.min(F.when(F.col("event") == "acked", F.col("ts"))).over(Rows.partitionBy(*LIVES))
     started = (F.col("event") == "delivered") | (
         F.greatest("delivered_ts", "started_ts") > F.col("acked_ts")
     )
     return (
-        events.withColumn("life", life())
-        .join(F.broadcast(suspects), list(LIVES))
+        events.join(F.broadcast(suspects), list(KEYS))
+        .where(own)
         .withColumn("acked_ts", acked_ts)
         .where(F.col("event").isin(*DELIVERED) & (order() > F.col("first_ack")) & started)
         .select(*LIVES)

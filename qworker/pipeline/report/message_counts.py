@@ -21,7 +21,7 @@ __all__ = ["Targets", "count_messages", "dead_letters", "reported"]
 _MOST: Final = 500
 #: The columns of lifecycles of which a report is made.
 _REPORTED: Final = (
-    *("queue", "shard", "message_id", "sent_ts", "due_ts", "last_ts", "state", "end_event"),
+    *("queue", "shard", "message_id", "life", "sent_ts", "due_ts", "last_ts", "state", "end_event"),
     *("attempts", "last_reason", "last_error"),
 )
 #: Targets in ms: by queue, and of the others.
