@@ -212,7 +212,8 @@ class World:
         of_epoch = [
             row for row in self.rows if row["epoch"] == self.epoch and row["event"] != "mode"
         ]
-        back = self.rng.randint(1, min(6, len(of_epoch)))
+        modes = [row["number"] for row in self.rows if row["event"] == "mode"]
+        back = self.rng.randint(1, min(6, len(of_epoch), self.number - max(modes, default=-1) - 1))
         first = self.number - back
         forgotten = [row for row in of_epoch if row["number"] >= first]
         known = {(row["message_id"], row["sent_ts"]) for row in self.rows if row not in forgotten}

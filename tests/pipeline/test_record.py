@@ -29,6 +29,14 @@ def written(queue: str, events: int = 10) -> Journal:
     return journal
 
 
+def set_back() -> Journal:
+    """The journal was on again after the clock had been set back."""
+    journal = written("set-back")
+    for reason, ms in (("off", 100), ("all", 50)):
+        journal.add(event="mode", reason=reason, ts=at(ms), message_id="-")
+    return journal
+
+
 def without(journal: Journal, *numbers: int) -> Journal:
     journal.rows = [row for row in journal.rows if row["number"] not in numbers]
     return journal
@@ -77,6 +85,17 @@ def rolled_back() -> Journal:
     return journal
 
 
+def unsaid() -> Journal:
+    """The journal was turned off, and that was rolled back."""
+    journal = written("unsaid", 8)
+    journal.add(event="mode", reason="off", ts=at(100), message_id="-")
+    journal.number = 6
+    journal.add(event="gap", reason="3 events rolled back: …", ts=at(200))
+    journal.number = 6
+    journal.write("new", "sent@200")
+    return journal
+
+
 def off() -> Journal:
     journal = written("off")
     for reason, ms in (("off", 100), ("off", 120), ("all", 150), ("off", 300)):
@@ -103,7 +122,9 @@ def record(spark):
         told(),
         reused(),
         rolled_back(),
+        unsaid(),
         off(),
+        set_back(),
         written("cut"),
         without(written("inside"), 3, 4),
         without(written("late"), 0, 1),
@@ -129,7 +150,9 @@ def test_holes_are_named_with_their_number_and_their_cause(record):
         "off": [("journal off", 10, None), ("journal off", 13, None)],
         "reused": [("used twice", 8, 1)],
         "rolled-back": [("rolled back", 5, 4)],
+        "set-back": [("journal off", 10, None)],
         "told": [("shed", 3, 2), ("trimmed", 9, 2)],
+        "unsaid": [("rolled back", 5, 3)],
     }
 
 

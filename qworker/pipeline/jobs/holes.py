@@ -189,9 +189,9 @@ def before_all(hole: Hole, spans: Sequence[Span]) -> bool:
 
 
 def journal_off(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:
-    """Yield the stretches in which the journal of a shard was off, by its rows `mode`."""
+    """Yield the stretches in which the journal of a shard was off, by its rows `mode` in their order."""
     begun: Any = None
-    for row in _in_order(rows):
+    for row in rows:
         if row.reason == "off":
             begun = begun or row
         elif begun is not None:
@@ -202,9 +202,9 @@ def journal_off(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:
 
 
 def sends_unheard(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:
-    """Yield the stretches in which the journal had outcomes only, by its rows `mode`: sends left no trace."""
+    """Yield the stretches in which the journal had outcomes only, by its rows `mode` in their order."""
     begun: Any = None
-    for number, row in enumerate(_in_order(rows)):
+    for number, row in enumerate(rows):
         if row.reason == "outcomes":
             begun = begun or row
         elif begun is not None or (number == 0 and row.reason == "all"):
@@ -213,10 +213,6 @@ def sends_unheard(shard: Shard, rows: Sequence[Any]) -> Iterator[Hole]:
             begun = None
     if begun is not None:
         yield _stretch(shard, begun, None, "outcomes")
-
-
-def _in_order(rows: Sequence[Any]) -> list[Any]:
-    return sorted(rows, key=lambda row: (row.ts, row.epoch, row.number))
 
 
 def _stretch(shard: Shard, begun: Any, end: Any, why: str) -> Hole:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
@@ -101,6 +102,11 @@ class _Special:
             kinds.get(gap.why, gaps)[shard].append(gap)
         return cls(gaps, modes, back, gone)
 
+    def forget(self, ranges: Sequence[Stretch]) -> None:
+        """Leave out changes of the mode that were rolled back."""
+        for rows in self.modes.values():
+            rows[:] = [row for row in rows if not any(each.holds(row) for each in ranges)]
+
 
 def examine(
     events: DataFrame,
@@ -133,6 +139,7 @@ def examine(
     if special.back:
         both = events if carried is None else events.unionByName(carried)
         ranges = _forgotten(special.back, in_order(read_spans(both)), before)
+        special.forget(ranges)
         events = split(events, ranges)[1]
         carried = None if carried is None else split(carried, ranges)[1]
     spans = read_spans(events)
@@ -170,10 +177,11 @@ def examine(
             *spans.get(shard, ()),
         ]
     spans = in_order(spans)
-    begins, present = dict(before), dict[Shard, int | None]()
+    begins, present, orders = dict(before), dict[Shard, int | None](), dict[Shard, list[int]]()
     for shard in {*spans, *special.gaps, *archived}:
         of_shard, end = spans.get(shard, []), archived.get(shard)
         epochs = Epochs(before.get(shard, ()), end)
+        orders[shard] = epochs.all(of_shard)
         begins[shard] = epochs.read(of_shard)
         if len(epochs.all(of_shard)) > 1:
             present[shard] = epochs.present(of_shard)
@@ -181,6 +189,8 @@ def examine(
         told = missing(shard, of_shard, special.gaps.get(shard, []), between, end, read)
         holes += earlier.left(told, of_shard)
     for shard, of_modes in special.modes.items():
+        places = {epoch: place for place, epoch in enumerate(orders.get(shard, ()))}
+        of_modes.sort(key=partial(_place, places))
         holes += journal_off(shard, of_modes)
     for shard, gaps in special.back.items():
         holes += [gap.hole(shard, gap.ts) for gap in gaps]
@@ -188,10 +198,7 @@ def examine(
         since = lasts.get(shard) or (None if seen is None else seen.lasts.get(shard))
         holes += [gap.hole(shard, since) for gap in gaps]
     holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
-    last_modes = (
-        max(each, key=lambda row: (row.ts, row.epoch, row.number))
-        for each in special.modes.values()
-    )
+    last_modes = (rows[-1] for rows in special.modes.values() if rows)
     return Record(
         events if carried is None else events.unionByName(carried),
         events,
@@ -208,6 +215,11 @@ def examine(
         begins,
         present,
     )
+
+
+def _place(places: Mapping[int, int], row: Any) -> tuple[int, int]:
+    """The place of an event in the journal of its shard, by the places of epochs."""
+    return places.get(row.epoch, -1), row.number
 
 
 def _with_live(events: DataFrame) -> DataFrame:

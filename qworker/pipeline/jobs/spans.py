@@ -33,6 +33,16 @@ class Stretch:
     stop: int | None = None
     until: datetime | None = None
 
+    def holds(self, row: Any) -> bool:
+        """Whether an event is of it."""
+        written = utc(row.ts)
+        return (
+            (row.queue, row.shard, row.epoch) == (self.queue, self.shard, self.epoch)
+            and row.number >= self.first
+            and (self.stop is None or row.number < self.stop)
+            and (self.until is None or (written is not None and written < self.until))
+        )
+
     @classmethod
     def of(cls, span: Span) -> Stretch:
         """All events of its epoch."""
