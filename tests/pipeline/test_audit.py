@@ -6,6 +6,7 @@ Each case has its own queue, and all are audited together, once.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -209,10 +210,20 @@ def test_days_deleted_for_their_age_are_no_gap_and_files_that_are_gone_still_are
             at_ms = day * day_ms
             journal.write(f"m{day}", f"sent@{at_ms} delivered@{at_ms + 1} acked@{at_ms + 2}")
             store(lake, journal)
+    back = Journal("back")
+    for number, ms in enumerate((-9, 5, -4, -3, 6)):
+        back.write(f"m{number}", f"sent@{14 * 3_600_000 + ms}")  # T0 is at ten
+    store(lake, back)
+    first = Journal("first")
+    for number in range(3):
+        first.write(f"m{number}", f"sent@{number * day_ms}")
+    gone = store(lake, first)[1]
     lake.expire(at(day_ms).date())
+    Path(gone.path).unlink()
     for part in ("queue=torn/day=2031-05-06", "queue=orders/day=2031-05-05"):
         for file in (lake.root / part).glob("*.parquet"):
             file.unlink()
     result = audit_all(spark, window=Window(), lake=lake)
     found = [(hole["queue"], hole["missing"]) for hole in result.holes]
-    assert (found, result.messages) == ([("orders", 3), ("torn", 3)], 7)
+    # Of `back` only what was deleted is missing, between events of the day that is kept.
+    assert (found, result.messages) == ([("first", 1), ("orders", 3), ("torn", 3)], 10)

@@ -97,7 +97,10 @@ def early(world: Innocent) -> None:
         drive = world.drives[name]
         receive(drive, "L")
         settle(drive, Outcomes("L", ack_all=True))
-    for name, message_id in (("calls", CALL), ("fired", CALLBACK)):
+    world.start("first-lost", "invoice-19")
+    first = world.drives["first-lost"]
+    first.redis.delete(first.keys.ready[0])
+    for name, message_id in (("calls", CALL), ("calls-lost", CALL), ("fired", CALLBACK)):
         calls = world.journalled(name)
         calls.send(message_id, at=None)
         receive(calls, "L")
@@ -128,6 +131,11 @@ def late(world: Innocent) -> None:
     again = world.drives["again"]
     receive(again, "M")
     settle(again, Outcomes("M", ack_all=True))
+    world.forget("first-lost", "invoice-19")
+    world.start("first-lost", "invoice-19")
+    calls = world.drives["calls-lost"]
+    calls.send(CALL, at=None)
+    calls.redis.delete(calls.keys.ready[0])
     for name, message_id in (("calls", CALL), ("fired", CALLBACK)):
         calls = world.drives[name]
         calls.send(message_id, at=None)
@@ -191,6 +199,16 @@ def test_a_run_that_is_lost_is_not_covered_by_an_earlier_one_of_its_id(innocent,
 @pytest.mark.parametrize("kind", KINDS)
 def test_calls_of_a_group_that_is_started_again_under_its_id_end_again(innocent, kind):
     assert innocent.accused(kind, "calls") == {}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_that_is_lost_is_not_covered_by_an_earlier_one_of_its_id(innocent, kind):
+    assert innocent.accused(kind, "calls-lost") == {"lost": {CALL}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_that_was_lost_is_not_covered_by_a_later_one_of_its_id(innocent, kind):
+    assert innocent.accused(kind, "first-lost") == {"lost": {"invoice-19"}}
 
 
 @pytest.mark.parametrize("kind", KINDS)

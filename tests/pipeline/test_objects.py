@@ -16,11 +16,12 @@ from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
 from qworker.pipeline.jobs.archive import Archiver, read_archive
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
+from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_increment, server_options
 from qworker.pipeline.jobs.store import ObjectPath, S3Options, absent, one_line
 from qworker.pipeline.report import report_increment
-from tests.pipeline.forging import Journal, store
+from tests.pipeline.forging import EPOCH, Journal, store
 from tests.pipeline.object_store import Store, object_store
 from tests.pipeline.test_archive import journalled
 from tests.pipeline.test_report_increments import SCOPE, figures, full, offsets
@@ -78,6 +79,7 @@ def test_commits_offsets_compaction_retention_and_vacuum_are_as_in_a_directory(l
     assert numbers(lake) == [0, 1, 2, 3]
     assert lake.expire(date(2031, 5, 5)) == 1
     assert (numbers(lake), lake.expired_queues()) == ([], {"emails"})
+    assert Deleted.of(lake.root).numbers == {("emails", 0, EPOCH): ((0, 4),)}
 
 
 def test_other_tools_read_it_in_place(lake):

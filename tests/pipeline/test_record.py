@@ -10,6 +10,7 @@ from pyspark.sql import functions
 
 from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_all
@@ -254,6 +255,18 @@ def test_the_reader_says_which_epoch_is_the_last_one(spark, monkeypatch):
     unsure = Counter(row["queue"] for row in result.samples["unsure"])
     assert unsure == {"later": 10, "former": 5, "live": 10, "alone": 5}
     assert (result.lost, result.untold, result.wrong) == (30, 4, {"lost": 30})
+
+
+def test_a_queue_may_be_called_like_a_number_or_a_day(spark, tmp_path):
+    """Its name is part of the path of its files, and stays a text."""
+    lake = Lake(tmp_path)
+    names = ("007", "1e5", "true", "2031-05-04", "null", "a.b_c-d")
+    ends = {name: {"epoch": EPOCH, "entry": 3, "event": 3} for name in names}
+    store(lake, *(written(name, 3) for name in names), offsets=ends)
+    rows = read_archive(spark, lake).groupBy("queue").count().collect()
+    assert {row.queue: row["count"] for row in rows} == dict.fromkeys(names, 3)
+    result = audit_all(spark, window=Window(at(0)), lake=lake)
+    assert (result.messages, result.open, result.holes) == (18, 18, ())
 
 
 DAY_MS = 86_400_000

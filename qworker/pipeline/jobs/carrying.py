@@ -32,11 +32,12 @@ def needed_events(record: Record, kept: DataFrame) -> DataFrame:
     spark = kept.sparkSession
     events = record.events.where("event not in ('gap', 'mode') and not live").drop("live")
     columns, keys = events.columns, list(KEYS)
-    lives = kept.select(*keys, F.col("life").alias("of"))
-    own = [events[name] == lives[name] for name in keys]
-    own.append(of_life(events["sent_ts"], lives["of"]))
+    lives = kept.select(*(F.col(name).alias(f"of_{name}") for name in LIVES))
+    own = [F.col(name) == F.col(f"of_{name}") for name in keys]
+    own.append(of_life(F.col("sent_ts"), F.col("of_life")))
+    # With a zone: a time of this process is ambiguous in an hour of autumn.
     modes = [
-        tuple(getattr(row, name) if name in row else None for name in columns)
+        tuple({**row.asDict(), "ts": utc(row.ts)}.get(name) for name in columns)
         for row in record.modes
         if not row.live
     ]
