@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
@@ -104,13 +107,11 @@ class Journal:
 def frame(spark: SparkSession, *journals: Journal) -> DataFrame:
     """Make the DataFrame of some queues."""
     rows = [tuple(row[name] for name in NAMES) for journal in journals for row in journal.rows]
-    return spark.createDataFrame(rows, COLUMNS)
+    return local_frame(spark, rows, pa.schema([arrow_of("journal").field(name) for name in NAMES]))
 
 
 def store(lake: Lake, *journals: Journal, offsets: dict[str, Any] | None = None) -> list[EventFile]:
     """Put the events of some queues into an archive."""
-    import pyarrow as pa
-
     schema = arrow_of("journal")
     lake.create("shop")
     batches = [pa.RecordBatch.from_pylist(journal.rows, schema) for journal in journals]

@@ -8,16 +8,25 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import audit_all
+from qworker.pipeline.source.schemas import arrow_of
 from tests.pipeline.forging import T0, Journal, at, frame, store
 
 pytestmark = pytest.mark.slow
 
-STORED = "queue STRING, shard INT, message_id STRING, state STRING, sent_ts TIMESTAMP"
+#: The columns of a snapshot.
+STORED = pa.schema(
+    [
+        arrow_of("messages").field(name)
+        for name in ("queue", "shard", "message_id", "state", "sent_ts")
+    ]
+)
 
 
 def clean() -> Journal:
@@ -91,7 +100,7 @@ IN_REDIS = [
 
 def snapshot(spark, *stored):
     rows = [(queue, 0, message, state, None) for queue, message, state in stored]
-    return Snapshot(at(10_000), spark.createDataFrame(rows, STORED))
+    return Snapshot(at(10_000), local_frame(spark, rows, STORED))
 
 
 @pytest.fixture(scope="module")

@@ -185,16 +185,17 @@ def test_numbers_of_deleted_days_are_noted_also_where_the_clock_was_set_back(tmp
     first = midnight("emails")
     other = Journal("emails", epoch=first.epoch + 9, number=4)
     other.write("late", "sent@1")
+    other.add(event="gap", reason="2 events in 1 entries", ts=at(2))
     store(lake, Journal("emails", rows=[*first.rows, *other.rows]))
     ends = {"emails": {"epoch": first.epoch, "entry": 12, "event": 12}}
     lake.commit([], after=lake.last(), offsets=ends)
     assert lake.expire(T0.date() + timedelta(days=1)) == 1
     (note,) = (tmp_path / "_deleted").iterdir()
     noted = Deleted.of(tmp_path).numbers
-    # 0 to 4, and 7 and 8, which are after 5 and 6 of the next day; 0 to 4 of the other epoch.
+    # 0 to 4, and 7 and 8, which are after 5 and 6 of the next day; 0 to 6 of the other epoch.
     assert noted == {
         ("emails", 0, first.epoch): ((0, 5), (7, 9)),
-        ("emails", 0, first.epoch + 9): ((0, 5),),
+        ("emails", 0, first.epoch + 9): ((0, 7),),
     }
     earlier = earlier_events(lake, None)
     assert (earlier.queues, earlier.deleted.numbers) == (frozenset(), noted)

@@ -22,6 +22,7 @@ from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.audit import Snapshot, audit
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import audit_increment, ends_of, reach, read_events
 from qworker.pipeline.source.offsets import Position, dump
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
@@ -479,7 +480,7 @@ def snapshot_of(spark, worlds: list[World]) -> Snapshot:
         for message, sent in visible(world):
             lives[message] = max(sent, lives.get(message, sent))
         stored += [(world.name, 0, each, "ready", lives.get(each)) for each in world.stored]
-    return Snapshot(at(10_000_000), spark.createDataFrame(stored, STORED))
+    return Snapshot(at(10_000_000), local_frame(spark, stored, STORED))
 
 
 def found_in(result, worlds: list[World]) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import audit_all
 from qworker.pipeline.jobs.record import Seen, examine
 from qworker.pipeline.source.offsets import Position
@@ -250,7 +251,7 @@ def test_the_reader_says_which_epoch_is_the_last_one(spark, monkeypatch):
         ("live", 0): ((EPOCH, 10),),
         ("alone", 0): (),
     }
-    snapshot = Snapshot(at(10_000), spark.createDataFrame([], STORED))
+    snapshot = Snapshot(at(10_000), local_frame(spark, [], STORED))
     result = audit(events, snapshot=snapshot, ends=ends)
     unsure = Counter(row["queue"] for row in result.samples["unsure"])
     assert unsure == {"later": 10, "former": 5, "live": 10, "alone": 5}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
+from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.source.schemas import COLUMNS, arrow_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,13 +39,13 @@ def needed_events(record: Record, kept: DataFrame) -> DataFrame:
     own.append(of_life(F.col("sent_ts"), F.col("of_life")))
     # With a zone: a time of this process is ambiguous in an hour of autumn.
     modes = [
-        tuple({**row.asDict(), "ts": utc(row.ts)}.get(name) for name in columns)
+        tuple({**row.asDict(), "ts": utc(row.ts)}.get(name) for name in COLUMNS["journal"])
         for row in record.modes
         if not row.live
     ]
     return (
         events.join(lives, own, "left_semi")
-        .unionByName(spark.createDataFrame(modes, events.schema))
+        .unionByName(local_frame(spark, modes, arrow_of("journal")).select(*columns))
         .coalesce(8)
     )
 

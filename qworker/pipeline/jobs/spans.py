@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError
 from qworker.formats import count
 from qworker.pipeline.jobs.holes import Hole, Shard, Span, utc
+from qworker.pipeline.jobs.local import local_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -188,18 +189,21 @@ def split(events: DataFrame, stretches: Sequence[Stretch]) -> tuple[DataFrame, D
 
     By joins: conditions for hundreds of epochs, one beside the other, are evaluated for each row.
     """
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
     rows = [
         (each.queue, each.shard, each.epoch, each.first, each.stop, each.until)
         for each in stretches
     ]
-    known = F.broadcast(
-        events.sparkSession.createDataFrame(
-            rows,
-            "of_queue STRING, of_shard INT, of_epoch BIGINT, from_number BIGINT, to_number BIGINT, until TIMESTAMP",
-        )
+    schema = pa.schema(
+        [
+            *(("of_queue", pa.string()), ("of_shard", pa.int32()), ("of_epoch", pa.int64())),
+            *(("from_number", pa.int64()), ("to_number", pa.int64())),
+            ("until", pa.timestamp("us", tz="UTC")),
+        ]
     )
+    known = F.broadcast(local_frame(events.sparkSession, rows, schema))
     within = (
         (F.col("queue") == F.col("of_queue"))
         & (F.col("shard") == F.col("of_shard"))

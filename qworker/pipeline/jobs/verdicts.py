@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
 from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, LIVES, lifecycles, of_life, order
+from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.record import Record, Seen
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     It may be in every hole after its first event: events after that hole may be those of a late delivery. Or it may be
     in an event `unsure` after its first delivery: which is known only if deliveries were journalled.
     """
+    import pyarrow as pa
     from pyspark.sql import functions as F
 
     holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
@@ -132,10 +134,19 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     def of(shard: Shard, some: Iterable[Hole]) -> list[Hole]:
         return [hole for hole in some if (hole.queue, hole.shard) == shard]
 
-    def places(some: Iterable[Hole]) -> list[tuple[int, int]]:
-        return [(hole.epoch, hole.after) for hole in some]
+    def places(some: Iterable[Hole]) -> list[dict[str, int]]:
+        return [{"epoch": hole.epoch, "number": hole.after} for hole in some]
 
-    known = rows.sparkSession.createDataFrame(
+    position = pa.list_(pa.struct([("epoch", pa.int64()), ("number", pa.int64())]))
+    schema = pa.schema(
+        [
+            *(("queue", pa.string()), ("shard", pa.int32())),
+            *(("behind", position), ("until", pa.timestamp("us", tz="UTC")), ("unsure", position)),
+            *(("unheard", pa.bool_()), ("renewed", pa.bool_()), ("present", pa.int64())),
+        ]
+    )
+    known = local_frame(
+        rows.sparkSession,
         [
             (
                 *shard,
@@ -148,8 +159,7 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
             )
             for shard in shards
         ],
-        "queue STRING, shard INT, behind ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, until TIMESTAMP, "
-        "unsure ARRAY<STRUCT<epoch: BIGINT, number: BIGINT>>, unheard BOOLEAN, renewed BOOLEAN, present BIGINT",
+        schema,
     )
     # By position; and by time, for epochs that a clock set back has put in another order.
     # Its first events may be in a hole as well: it was sent before that.
