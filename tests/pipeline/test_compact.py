@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
+from pyarrow.parquet import ParquetFile
 
 from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
+from qworker.pipeline.jobs import files as event_files
 from qworker.pipeline.jobs import table as tables
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.deleted import Deleted
@@ -75,6 +77,14 @@ def test_the_log_has_the_bounds_of_each_file(tmp_path):
     assert (stats["minValues"]["number"], stats["maxValues"]["number"]) == (0, 2)
     assert stats["minValues"]["ts"] == "2031-05-04T10:00:00.000Z"
     assert stats["maxValues"]["ts"] == "2031-05-04T10:00:00.003Z"
+
+
+def test_the_bounds_of_a_file_are_those_of_all_its_row_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(event_files, "ROWS", 2)
+    (file,) = store(Lake(tmp_path), sent(*range(5)))
+    assert ParquetFile(file.path).metadata.num_row_groups == 3
+    stats = json.loads(file.stats)
+    assert (stats["minValues"]["number"], stats["maxValues"]["number"]) == (0, 4)
 
 
 def test_a_commit_has_its_files_and_offsets_or_neither(tmp_path, monkeypatch):

@@ -17,8 +17,10 @@ from click.testing import CliRunner
 
 from qworker.cli.main import cli
 from qworker.errors import PipelineError
+from qworker.pipeline.jobs import increment as increments
 from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.objects import write_rows
 from qworker.pipeline.jobs.reading import earlier_events, ends_of, read_events
 from qworker.pipeline.report import Reported, Scope, carried, make_document, report_increment
 from qworker.pipeline.report.buckets import bucket_width, carried_width
@@ -169,18 +171,30 @@ def test_a_journal_that_was_rolled_back_is_reported_from_all_of_the_archive(spar
     assert figures(done.document) == figures(full(spark, lake))
 
 
-def test_of_two_reports_at_a_time_the_second_keeps_nothing(spark, lake):
+@pytest.mark.parametrize("when", ["before it keeps its own", "meanwhile"])
+def test_of_two_reports_at_a_time_the_second_keeps_nothing(spark, lake, when, monkeypatch):
     """And the next one goes on from what the first has kept."""
     journal = Journal(number=7)
     journal.write("late", f"sent@{HOUR + 1}")
     store(lake, journal, offsets=offsets(journal))
 
     def other(step: str) -> None:
-        if step == "keeping the figures":
+        if step == "keeping the figures" and when != "meanwhile":
             report_increment(spark, lake, SCOPE)
 
-    with pytest.raises(PipelineError, match=r"another incremental report of .* run one at a time"):
-        report_increment(spark, lake, SCOPE, on_step=other)
+    with monkeypatch.context() as patch:
+
+        def write(*what: Any) -> None:
+            patch.undo()
+            report_increment(spark, lake, SCOPE)
+            write_rows(*what)
+
+        if when == "meanwhile":
+            patch.setattr(increments, "write_rows", write)
+        with pytest.raises(
+            PipelineError, match=r"another incremental report of .* run one at a time"
+        ):
+            report_increment(spark, lake, SCOPE, on_step=other)
     again = report_increment(spark, lake, SCOPE)
     assert (again.rebuilt, again.events) == (None, 0)
     assert figures(again.document) == figures(full(spark, lake))

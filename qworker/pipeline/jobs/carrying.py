@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
 from qworker.pipeline.jobs.local import local_frame
-from qworker.pipeline.source.schemas import COLUMNS, arrow_of
+from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -37,15 +37,16 @@ def needed_events(record: Record, kept: DataFrame) -> DataFrame:
     lives = kept.select(*(F.col(name).alias(f"of_{name}") for name in LIVES))
     own = [F.col(name) == F.col(f"of_{name}") for name in keys]
     own.append(of_life(F.col("sent_ts"), F.col("of_life")))
+    schema = arrow_of("journal")
     # With a zone: a time of this process is ambiguous in an hour of autumn.
     modes = [
-        tuple({**row.asDict(), "ts": utc(row.ts)}.get(name) for name in COLUMNS["journal"])
+        tuple({**row.asDict(), "ts": utc(row.ts)}.get(name) for name in schema.names)
         for row in record.modes
         if not row.live
     ]
     return (
         events.join(lives, own, "left_semi")
-        .unionByName(local_frame(spark, modes, arrow_of("journal")).select(*columns))
+        .unionByName(local_frame(spark, modes, schema).select(*columns))
         .coalesce(8)
     )
 
