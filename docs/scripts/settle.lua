@@ -1686,7 +1686,7 @@ local function send_out(destination, id, entry, now, lanes)
 end
 -- What follows the end of a message: its unique key is free, clients that wait for its result are notified, its group of
 -- calls counts it, and the state of a run (flag c) expires, as do the values that were kept for a callback (flag h).
---   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: what the message came to, see docs/protocol.md
+--   result:<message id> STRING, expires   `<state>[ words]\n<rest>`: how the message ended, see docs/protocol.md
 --   run:<message id> HASH, runs ZSET      see step.lua
 --   join:<message id> HASH, joins ZSET    see join.lua
 -- Their keys are made here: a script that ends messages learns their ids as it reads them. They are in the slot of
@@ -1710,8 +1710,8 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
--- A message is delivered: with flag l it lets go of its unique key; with an expiry, after which it could still run, it
--- holds the key until its end from now on.
+-- A message is delivered: with flag l it frees its unique key; with an expiry, after which it could still run, it holds
+-- the key until its end from now on.
 local function start_unique(head)
   local key, id = flag_in(head, ' u='), string.match(head, '^%S+')
   if not key then return end

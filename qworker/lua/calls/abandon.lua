@@ -43,7 +43,7 @@ local now, words = clock(ARGV[1], meta), ARGV[2]
 if not now or not WORDS[words] then return { 'ARG', 'words' } end
 if #ARGV < 3 or #ARGV > 2 + MAX_GROUPS_OF_CALLS then return { 'ARG', 'group ids' } end
 
--- A run that is woken by half would not be woken again.
+-- A call that stopped midway would leave the run half woken, and no other call would wake it.
 refused = denied('groups of calls', 'HSET', joins.key('0'), 'h', '') or denied('groups of calls', 'HDEL', joins.key('0'), 'h')
   or denied('groups of calls', 'ZREM', joins.index(), '') or denied('messages', 'RPUSH', ready(0), '')
 if refused then return refused end

@@ -58,7 +58,7 @@ for at = 4, #ARGV, 4 do
   end
 end
 
--- An end that is counted by half would not be counted again, and what it decides would never follow.
+-- A call that stopped midway would leave an end half counted: no other call counts it, and its callback is never sent.
 local a_join = joins.key('0')
 refused = denied('groups of calls', 'HSET', a_join, 'h', '') or denied('groups of calls', 'HDEL', a_join, 'h')
   or denied('groups of calls', 'ZREM', joins.index(), '') or denied('messages', 'RPUSH', ready(0), '')

@@ -41,7 +41,7 @@ local MAX_BYTES = 1048576
 -- A message with a unique key takes it again: true if it may.
 local function take_unique(message)
   local key = flag_in(message.flags, ' u=')
-  -- One that lets go of its key when it is delivered (flag l) has done so.
+  -- With flag l it has freed its key at its delivery.
   if not key or string.find(message.flags, ' l=', 1, true) then return true end
   key = percent_decoded(key)
   local holder, until_ms = string.match(redis.call('HGET', unique, key) or '', '^(%S+) (%d+)')

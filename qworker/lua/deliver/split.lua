@@ -6,7 +6,7 @@
 -- KEYS[3]    lease HASH       that holds the message
 -- KEYS[4]    lease HASH       new, chosen by the caller
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    index            of the message in its lease; which it keeps, and with it who is blamed at expiry
+-- ARGV[2]    index            of the message in its lease; the message keeps it, and with it the blame at expiry
 -- ARGV[3]    visibility ms    from now, 0-43200000 (12 h); 0 means visible at the next reap; '' the message's own, or
 --                             the queue's
 -- ARGV[4]    half             may be left out; 1: refuse once half of the message's time to live has passed

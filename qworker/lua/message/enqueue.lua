@@ -49,7 +49,7 @@ for i = 2, #ARGV do
     if book.all then record('promoted', item) end
     ready_from(message, now)
     local back = assemble(message)
-    -- Nor would it leave the set: it must not be the same member.
+    -- A member of a group stays in the set: with the same text it would go with the old one.
     if back == item then
       ready_from(message, now + 1)
       back = assemble(message)

@@ -4,7 +4,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]…   attribute, value pairs; the value '' leaves an attribute at its default
 -- Returns {'OK', now ms}, or a refusal: {'EXISTS'} if any of its keys exists, whatever it holds, or {'ARG', name}
--- O(a): a attributes. There is no time argument: meta.test, which allows one, is a key that is there.
+-- O(a): a attributes. It takes no time: meta.test, which would allow one, is a key of the queue.
 --- include lib/clock.lua
 
 local meta = KEYS[16]

@@ -8,7 +8,7 @@
 -- ARGV[4]…   group ids        1-100
 -- Returns {'OK', now ms, '', per group what is wrong, or ''} or, if it was not checked, {'OK', now ms, why}: busy (the leases
 --   changed) or large (over 10,000 messages, or 8 MiB); or {'BROKEN', key, type} {'ARG', name}
---   missing     it is listed, and its state is gone: those who wait for its callback are told that it was discarded
+--   missing     it is listed, and its state is gone: waits for its callback end as discarded
 --   unlisted    it waits for calls, and is not listed
 --   listed      it is decided, and listed as one that waits
 --   left        what it was for has ended, and its values are there

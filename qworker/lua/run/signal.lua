@@ -43,7 +43,7 @@ local now, id, signal, value = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4]
 if not now or not string.find(id, '^[%w._-]+$') or run ~= run_key(id) then return { 'ARG', 'message id' } end
 if not string.find(signal, '^![%w_.][^%s]*$') or #signal > 128 then return { 'ARG', 'signal' } end
 if not value or value == '' or #value > MAX_VALUE then return { 'ARG', 'value' } end
--- A run that is woken by half would not be woken again.
+-- A call that stopped midway would leave the run half woken, and no other call would wake it.
 refused = denied('runs', 'HSET', run, 'h', '') or denied('runs', 'HDEL', run, 'h') or denied('messages', 'RPUSH', ready(0), '')
   or denied('messages', 'ZREM', delayed, '')
 if refused then return refused end
