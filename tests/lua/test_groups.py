@@ -2,74 +2,24 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
-from qworker.engine.claim import claim
-from qworker.engine.extend import split
 from qworker.engine.groups import group_page, largest, set_limit
 from qworker.engine.message import delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
 from qworker.engine.remove import purge, revoke
-from qworker.engine.repair import repair_groups, repair_seats
-from qworker.engine.send import NewMessage, Sent, send
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.engine.shares import share
 from qworker.errors import GroupFullError
-from qworker.wire.envelope import Envelope, tail
+from qworker.wire.envelope import tail
 from tests.lua.drive import NOW, Drive
-
-
-def put(drive: Drive, *messages: str, at: int = NOW, **options: Any) -> Sent:
-    """Send messages `<group>:<id>`; one without a colon has no group."""
-    made = []
-    for message in messages:
-        group, _, message_id = message.rpartition(":")
-        flags = {"g": group} if group else None
-        made.append(NewMessage(message_id, tail(message_id.encode(), flags), group=group))
-    return drive.run(send(drive.keys, made, lane="", sequence=0, now_ms=at, **options))
-
-
-def ids(items: Sequence[bytes]) -> list[str]:
-    """The ids of messages."""
-    found = [Envelope.parse(item) for item in items]
-    return [envelope.id for envelope in found if envelope is not None]
-
-
-def get(drive: Drive, lease: str, count: int = 100, **options: Any) -> list[str]:
-    """Receive; returns ids."""
-    return ids(drive.receive(lease, count, **options).items)
-
-
-def limit(drive: Drive, name: str, words: str) -> None:
-    """Set a limit as it is stored."""
-    drive.redis.hset(drive.keys.limits, name, words)
-
-
-def nacked(lease: str, delay_ms: int) -> Outcomes:
-    """A nack of the one message of a lease."""
-    outcome = Outcomes(lease)
-    outcome.nack("0", delay_ms)
-    return outcome
-
-
-def idle(drive: Drive) -> dict[str, Any]:
-    """What groups still keep, but for virtual times and numbers."""
-    kept = {
-        k: v for k, v in drive.redis.hgetall(drive.keys.groups).items() if k[:1] not in (b"@", "@")
-    }
-    sets = [drive.redis.zcard(key) for key in (drive.keys.turns, drive.keys.children)]
-    return {"groups": kept, "sets": sets, "slots": drive.redis.hlen(drive.keys.slots)}
-
-
-EMPTY = {"groups": {}, "sets": [0, 0], "slots": 0}
+from tests.lua.group_calls import EMPTY, found, get, idle, ids, limit, nacked, put
 
 
 def test_groups_take_turns(drive: Drive) -> None:
@@ -343,228 +293,6 @@ def test_expired_and_cancelled_members_end(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_schedules(drive: Drive, seed: int) -> None:
-    """Ordered groups keep their order, limits hold, all is delivered and nothing is left, whatever happens between."""
-    chance = random.Random(seed)
-    limit(drive, "f", "c=2")
-    limit(drive, "t/", "c=3")
-    names = ["=o1", "=o2", "=t/o", "f", "t/a", "t/b", "g", ""]
-    sent: dict[str, list[str]] = {name: [] for name in names}
-    done: dict[str, list[str]] = {name: [] for name in names}
-    held: dict[str, dict[str, str]] = {}
-    group_of: dict[str, str] = {}
-    at, leases = NOW, 0
-
-    def in_flight(test: Any) -> int:
-        return sum(test(group_of[i]) for lease in held.values() for i in lease.values())
-
-    def settle(lease: str) -> None:
-        outcome = Outcomes(lease)
-        acks = []
-        for index, message in held.pop(lease).items():
-            what = chance.choice(["ack", "ack", "ack", "nack", "delay", "release", "crash"])
-            if what == "ack":
-                acks.append(index)
-                done[group_of[message]].append(message)
-            elif what == "nack":
-                outcome.nack(index, 0)
-            elif what == "delay":
-                outcome.nack(index, chance.randint(1, 500))
-            elif what == "release":
-                outcome.release(index)
-            else:
-                outcome.crash(index)
-        outcome.acks = acks
-        drive.settle(outcome, at=at)
-
-    for step in range(250):
-        at += chance.randint(0, 200)
-        action = chance.random()
-        if action < 0.3 and step < 150:
-            name = chance.choice(names)
-            message = f"m{step}"
-            group_of[message] = name
-            sent[name].append(message)
-            put(drive, f"{name}:{message}" if name else message, at=at)
-        elif action < 0.7 or step > 200:
-            leases += 1
-            lease = f"l{leases}"
-            batch = drive.receive(
-                lease,
-                chance.randint(1, 4),
-                at=at,
-                visibility_ms=600_000,
-                suspects=chance.choice([Suspects.FIRST, Suspects.IF_NOTHING_ELSE]),
-            )
-            if batch.items:
-                held[lease] = dict(zip(batch.indices, ids(batch.items), strict=True))
-            assert in_flight(lambda g: g == "f") <= 2
-            assert in_flight(lambda g: "t/" in g) <= 3
-            for name in ("=o1", "=o2", "=t/o"):
-                assert in_flight(lambda g, name=name: g == name) <= 1
-        elif action < 0.9 and held:
-            settle(chance.choice(list(held)))
-        else:
-            drive.run(promote(drive.keys, 100, now_ms=at))
-    for _ in range(3000):
-        at += 500
-        for lease in list(held):
-            settle(lease)
-        drive.run(promote(drive.keys, 100, now_ms=at))
-        leases += 1
-        batch = drive.receive(f"l{leases}", 10, at=at, suspects=Suspects.FIRST)
-        if batch.items:
-            held[f"l{leases}"] = dict(zip(batch.indices, ids(batch.items), strict=True))
-        dead = [
-            Envelope.parse(entry[b"envelope"]) for _, entry in drive.redis.xrange(drive.keys.dead)
-        ]
-        if sum(map(len, done.values())) + len(dead) == sum(map(len, sent.values())):
-            break
-    gone = {envelope.id for envelope in dead if envelope is not None}
-    for name in names:
-        expected = [message for message in sent[name] if message not in gone]
-        if name.startswith("="):
-            assert done[name] == expected
-        else:
-            assert sorted(done[name]) == sorted(expected)
-    assert idle(drive) == EMPTY
-
-
-def found(drive: Drive, *, repair: bool = True) -> list[str]:
-    """The kinds of what is wrong with groups, and ids of messages without a place."""
-    _, lost = drive.run(repair_seats(drive.keys, repair=repair))
-    _, _, problems = drive.run(repair_groups(drive.keys, repair=repair))
-    return [*lost, *(f"{problem.kind} {problem.group}" for problem in problems)]
-
-
-def test_slots_are_counted_again(drive: Drive) -> None:
-    """A lease that goes without its slots, as earlier versions end it, holds up its groups until a repair."""
-    limit(drive, "*", "c=1")
-    put(drive, "a:a0", "a:a1", "t/b:b0", "t/b:b1", "=c:c0", "=c:c1")
-    assert sorted(get(drive, "l1")) == ["a0", "b0", "c0"]
-    assert found(drive) == []
-    drive.redis.delete(drive.keys.lease("l1"))
-    drive.redis.zrem(drive.keys.unacked, "l1")
-    assert get(drive, "l2") == []
-    report = ["slot =c", "slot a", "slot t/b"]
-    assert sorted(found(drive, repair=False)) == report
-    problems = found(drive)
-    assert sorted(p for p in problems if p.startswith("slot")) == report
-    assert found(drive) == []
-    assert sorted(get(drive, "l3")) == ["a1", "b1", "c1"]
-
-
-def test_members_of_lost_groups_are_seated_again(drive: Drive) -> None:
-    """All that says whose turn it is may be deleted: the messages are there, and so is what keeps a slot."""
-    put(drive, *[f"a:a{n}" for n in range(3)], "t/b:b0", "=c:c0", "=c:c1")
-    assert sorted(get(drive, "l1", 3)) == ["a0", "b0", "c0"]
-    drive.redis.delete(*drive.keys.of_groups()[:4])
-    assert get(drive, "l2") == []
-    assert sorted(found(drive)[:3]) == ["a1", "a2", "c1"]
-    found(drive)
-    assert found(drive) == []
-    assert get(drive, "l3") == ["a1", "a2"]
-    drive.settle(Outcomes("l1", ack_all=True))
-    assert get(drive, "l4") == ["c1"]
-
-
-def test_a_turn_that_is_lost_is_given_again(drive: Drive) -> None:
-    """Of a group and of a parent."""
-    put(drive, "a:a0", "t/b:b0")
-    drive.redis.delete(drive.keys.turns, drive.keys.children)
-    assert sorted(found(drive)) == ["turn a", "turn t/b"]
-    assert found(drive) == []
-    assert get(drive, "l1") == ["a0", "b0"]
-
-
-@pytest.mark.parametrize("live", [False, True], ids=["fixed", "live"])
-@pytest.mark.parametrize("seed", range(8))
-def test_lost_leases_claims_and_splits(drive: Drive, seed: int, live: bool) -> None:
-    """Slots follow their messages to other leases, and come free with the lease: no message is lost, no slot left.
-
-    Live limits come and go: those of a queue without any count what was delivered before.
-    """
-    chance = random.Random(seed)
-    most = {"f": 60, "t/": 60}
-
-    def put_limits(*, on: bool) -> None:
-        for name, number in (("f", 2), ("t/", 3)):
-            cursor = drive.run(set_limit(drive.keys, name, f"c={number}" if on else "", now_ms=at))
-            while cursor != "0":
-                cursor = drive.run(set_limit(drive.keys, "", "", cursor, now_ms=at))
-            most[name] = number if on else 60
-
-    names = ["=o1", "=t/o", "f", "t/a", "g", ""]
-    for number in range(60):
-        name = chance.choice(names)
-        put(drive, f"{name}:m{number}" if name else f"m{number}")
-    at, leases = NOW, 0
-    in_flight: Counter[str] = Counter()
-    if not live:
-        put_limits(on=True)
-    for _ in range(400):
-        at += chance.randint(0, 1500)
-        leases += 1
-        if live and chance.random() < 0.2:
-            put_limits(on=chance.random() < 0.6)
-            assert found(drive, repair=False) == []
-        before = in_flight
-        lease = f"l{leases}"
-        known = [name.decode() for name in drive.redis.zrange(drive.keys.unacked, 0, -1)]
-        action = chance.random()
-        if action < 0.4:
-            drive.receive(
-                lease,
-                chance.randint(1, 5),
-                at=at,
-                visibility_ms=chance.choice([1000, 5000, 60_000]),
-                suspects=chance.choice([Suspects.FIRST, Suspects.NEVER]),
-            )
-        elif action < 0.55 and known:
-            old = chance.choice(known)
-            index = chance.choice([*drive.held(drive.keys.lease(old)), b"1"]).decode()
-            drive.run(split(drive.keys, old, index, lease, 1000, now_ms=at))
-        elif action < 0.7 and known:
-            some = known[:3]
-            scores = [int(drive.redis.zscore(drive.keys.unacked, each) or 0) for each in some]
-            pairs = [*zip(some, scores, strict=True)]
-            drive.run(claim(drive.keys, lease, pairs, 4, visibility_ms=2000, now_ms=at))
-        elif action < 0.85 and known:
-            outcome = Outcomes(chance.choice(known), ack_all=True)
-            drive.settle(outcome, at=at)
-        else:
-            drive.run(reap(drive.keys, known, tick_ms=1000, now_ms=at))
-        in_flight = Counter()
-        for each in drive.redis.zrange(drive.keys.unacked, 0, -1):
-            for item in drive.held(drive.keys.lease(each.decode())).values():
-                envelope = Envelope.parse(item)
-                assert envelope is not None
-                in_flight[envelope.flags.get("g", "")] += 1
-        assert max(in_flight["=o1"], in_flight["=t/o"]) <= 1
-        # What had a slot before the limit was set goes on, and nothing starts beside it. Suspects keep theirs.
-        for token, name in drive.redis.hgetall(drive.keys.slots).items():
-            if token.startswith(b":"):
-                in_flight[name.decode()] += 1
-        assert in_flight["f"] <= max(most["f"], before["f"])
-        under = [flying["=t/o"] + flying["t/a"] for flying in (in_flight, before)]
-        assert under[0] <= max(most["t/"], under[1])
-    assert found(drive, repair=False) == []
-    for _ in range(300):
-        at += 61_000
-        known = [name.decode() for name in drive.redis.zrange(drive.keys.unacked, 0, -1)]
-        drive.run(reap(drive.keys, known, tick_ms=1000, now_ms=at))
-        leases += 1
-        batch = drive.receive(f"l{leases}", 10, at=at, suspects=Suspects.FIRST)
-        if batch.items:
-            drive.settle(Outcomes(f"l{leases}", ack_all=True), at=at)
-        elif not known:
-            break
-    counts = drive.stats("acked", "dead")
-    assert counts["acked"] + counts.get("dead", 0) == 60
-    assert idle(drive) == EMPTY
-
-
 def test_groups_that_have_nothing_to_give_hold_up_no_others(drive: Drive) -> None:
     """A receive of one message looks beyond groups that were purged, and those that must wait."""
     for first in range(0, 150, 50):
@@ -741,43 +469,6 @@ def test_leases_are_revoked_with_their_slots(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
-def test_slots_that_earlier_versions_wrote_come_free(drive: Drive) -> None:
-    """They gave each message of a batch a field of its own."""
-    put(drive, "=a:a0", "b:b0", "c:c0", "=a:a1")
-    assert get(drive, "l1") == ["a0", "b0", "c0"]
-    names = {"l1:1": "=a", "l1:2": "b", "l1:3": "c"}
-    drive.redis.hset(drive.keys.slots, mapping=names)
-    drive.redis.hdel(drive.keys.slots, "l1")
-    assert found(drive, repair=False) == []
-    drive.settle(Outcomes("l1", ack_all=True))
-    assert get(drive, "l2") == ["a1"]
-    drive.settle(Outcomes("l2", ack_all=True))
-    assert idle(drive) == EMPTY
-
-
-@pytest.mark.parametrize("written", [b"", b"x", b"\x92\xa1a\x01", b"\xdc\xff"])
-def test_slots_of_a_batch_that_no_script_has_written(drive: Drive, written: bytes) -> None:
-    """What another program wrote breaks no call, and a repair counts the groups again."""
-    put(drive, "=a:a0", "=b:b0", "=a:a1", "=b:b1")
-    assert get(drive, "l1") == ["a0", "b0"]
-    drive.redis.hset(drive.keys.slots, "l1", written)
-    drive.settle(Outcomes("l1", acks=["1"]))
-    drive.settle(Outcomes("l1", ack_all=True))
-    assert get(drive, "l2") == []
-    assert {"busy =a", "busy =b"} <= set(found(drive))
-    assert found(drive) == []
-    assert get(drive, "l3") == ["a1", "b1"]
-
-
-def test_thousands_of_lost_slots_are_reported(drive: Drive) -> None:
-    """As many as were in flight when a daemon of an earlier version reaped them."""
-    put(drive, "a:a0", "a:a1")
-    drive.redis.hset(drive.keys.slots, mapping={f"gone:{n}": "a" for n in range(4000)})
-    assert Counter(found(drive, repair=False)) == {"slot a": 4000, "busy a": 1}
-    assert Counter(found(drive)) == {"slot a": 4000}
-    assert found(drive) == []
-
-
 @pytest.mark.parametrize("name", ["=a", "=t/a"])
 def test_a_batch_ends_at_its_size(drive: Drive, name: str) -> None:
     """A member that does not fit any more stays the next of its group."""
@@ -917,16 +608,3 @@ def test_a_batch_is_filled_beyond_groups_that_give_nothing(drive: Drive) -> None
     drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
     put(drive, "b:b0", "c:c0", "d:d0")
     assert get(drive, "l1", 2) == ["b0", "c0"]
-
-
-@pytest.mark.parametrize("record", [b"\x98", b"\x98\xa1x" + b"\x00" * 7, b"\x98\x01\xdc", b"text"])
-def test_a_record_that_no_script_has_written_counts_as_missing(drive: Drive, record: bytes) -> None:
-    """What another program wrote into the key of groups breaks no call; a repair seats what waited."""
-    put(drive, "a:a0", "b:b0")
-    drive.redis.hset(drive.keys.groups, ":a", record)
-    put(drive, "a:a1", "b:b1")
-    first = get(drive, "l1")
-    assert set(first) >= {"b0", "b1"}
-    found(drive)
-    found(drive)
-    assert sorted(first + get(drive, "l2")) == ["a0", "a1", "b0", "b1"]

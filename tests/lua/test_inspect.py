@@ -9,7 +9,7 @@ from qworker.engine.reap import promote
 from qworker.engine.settle import Outcomes
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
-from tests.lua.test_groups import put
+from tests.lua.group_calls import put
 
 
 def inspected(drive: Drive, at: int = NOW) -> Inspection:

@@ -19,7 +19,7 @@ from qworker.wire.ids import EntryId
 from tests import servers
 from tests.journals import event_lines, groups_of, told_times
 from tests.lua.drive import NOW, Drive, own
-from tests.lua.test_groups import put
+from tests.lua.group_calls import put
 
 #: What an entry counts as beside its groups.
 BESIDE = 64
