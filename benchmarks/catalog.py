@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.batches import batches
 from benchmarks.cost import cost
+from benchmarks.crash import crash
 from benchmarks.dashboard import dashboard
 from benchmarks.delayed import delayed
 from benchmarks.drain import Variant, drain
@@ -111,6 +112,7 @@ BENCHMARKS = {
     "runs": Benchmark(
         "chains, groups, runs and results, by CPU of worker and server", runs, 10_000
     ),
+    "crash": Benchmark("a server killed after 2,000 ms of sends, by its settings", crash, 2_000),
     "seed": Benchmark("taking by fifties, beside ways of LPOP", seed, 10_000, 5),
     "start": Benchmark("from the start of a worker to its first message", start, 1, 5),
     "child": Benchmark(

@@ -52,6 +52,15 @@ def test_a_message_is_cheaper_in_larger_batches(monkeypatch: pytest.MonkeyPatch)
     assert trips == sorted(trips, reverse=True)
 
 
+def test_only_a_server_with_snapshots_loses_sends_when_it_is_killed() -> None:
+    """It is killed while senders wait for its replies: with an append-only file no confirmed send is lost."""
+    rows = _rows("crash", 300)
+    assert rows["snapshots: lost"]["value"] == rows["snapshots: confirmed"]["value"] > 0
+    for name in ("everysec", "always"):
+        assert rows[f"{name}: confirmed"]["value"] > 0
+        assert rows[f"{name}: lost"]["met"]
+
+
 @pytest.mark.needs("starlette", "jinja2", "uvicorn")
 def test_the_first_page_of_the_dashboard_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its style sheet, scripts and icon."""
