@@ -67,6 +67,6 @@ class QWorkerDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Make the writer of a stream's batches."""
-        from qworker.pipeline.sink.sink import BulkStreamWriter
+        from qworker.pipeline.sink.stream import BulkStreamWriter
 
         return BulkStreamWriter(self.options, schema, overwrite)

@@ -1,4 +1,4 @@
-"""The sink of a stream: stores every row of every batch once, also if Spark replays a batch."""
+"""A stream as a sink: stores every row of every batch once, also if Spark replays a batch."""
 
 from __future__ import annotations
 
