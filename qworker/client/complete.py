@@ -13,16 +13,9 @@ from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.client.steps import Past, Writer, past_of
 from qworker.durations import Duration, duration_ms
+from qworker.engine.effects import END_EFFECT, LIGHT, Effect, result_effect
 from qworker.engine.result import read_results
-from qworker.engine.settle import (
-    END_EFFECT,
-    LIGHT,
-    Effect,
-    Outcomes,
-    Settled,
-    result_effect,
-    settle,
-)
+from qworker.engine.settle import Outcomes, Settled, settle
 from qworker.errors import InvalidOptionError, InvalidResultError, QworkerError, StaleReceiptError
 from qworker.formats import size
 from qworker.wire.codec import decode_call, encode

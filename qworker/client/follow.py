@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from qworker.client.steps import Fan, Past, Step, Writer, queues_of
 from qworker.engine.arguments import given
-from qworker.engine.settle import Effect, member_effect, open_effect, out_effect, push_effect
+from qworker.engine.effects import Effect, member_effect, open_effect, out_effect, push_effect
 from qworker.errors import InvalidBodyError
 from qworker.formats import size
 from qworker.wire.calls import GroupMember, MemberCall, Place, Spec, write_member, write_spec

@@ -4,105 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
+from qworker.engine.effects import RELAYED, Effect, size_of
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
-from qworker.engine.send import NewMessage
-from qworker.wire.envelope import head
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
-    "END_EFFECT",
-    "LIGHT",
     "MAX_GROUP",
-    "Effect",
     "Group",
     "Outcomes",
-    "PushOptions",
     "Settled",
-    "member_effect",
-    "open_effect",
-    "out_effect",
-    "push_effect",
-    "result_effect",
     "settle",
-    "size_of",
 ]
 
 #: Events of acks for the journal: how many, and their text.
 Group = tuple[int, bytes]
 
-#: Writes that an ack carries, applied if and only if it counts: words of `lua/lib/effects.lua`.
-Effect = tuple[Word, ...]
-
 _ERROR_BYTES: Final = 2048
-_OUT: Final = "out"
-_MEMBER: Final = "member"
-_OPEN: Final = "open"
-#: Effects that concern other queues, or are relayed as if they did.
-_RELAYED: Final = frozenset((_OUT, _MEMBER, _OPEN))
-#: Lets the ack of a callback end its group of calls, whose values go.
-END_EFFECT: Final = ("end",)
-#: Effects up to this many bytes are applied on a full server as well: about what the message itself frees.
-LIGHT: Final = 512
 #: Bytes of a group, see `lua/lib/journal.lua`.
 MAX_GROUP: Final = 16384
-
-
-def result_effect(value: bytes, keep_ms: int) -> Effect:
-    """Keep `value`, as `wire/result.py` writes it, under the id of the message for `keep_ms`."""
-    return ("result", keep_ms, value)
-
-
-class PushOptions(Protocol):
-    """How a new message is sent: times in ms, None for the queue's."""
-
-    @property
-    def priority(self) -> int:
-        """9 is received first."""
-
-    @property
-    def delay_ms(self) -> int | None:
-        """How long it waits."""
-
-    @property
-    def ttl_ms(self) -> int | None:
-        """How long it lives."""
-
-
-def push_effect(message: NewMessage, options: PushOptions) -> Effect:
-    """Store a new message in the same queue (or shard), even if that is full or paused."""
-    return ("push", *_words(message, options))
-
-
-def out_effect(queue: str, message: NewMessage, options: PushOptions) -> Effect:
-    """Store a new message in another queue: relayed there, see `qworker.client.relay`."""
-    return (_OUT, queue, *_words(message, options))
-
-
-def member_effect(queue: str, group_id: str, member: int, words: bytes) -> Effect:
-    """Count the end of a member of a group of calls, in the queue (or shard) of what follows."""
-    return (_MEMBER, queue, group_id, member, words)
-
-
-def open_effect(queue: str, group_id: str, spec: bytes) -> Effect:
-    """Begin a group of calls whose callback is in `queue`, see `qworker.engine.calls`."""
-    return (_OPEN, queue, group_id, spec)
-
-
-def _words(message: NewMessage, options: PushOptions) -> tuple[Word, ...]:
-    ttl_ms, delay_ms = given(options.ttl_ms), given(options.delay_ms)
-    return (options.priority, delay_ms, ttl_ms, head(message.id), message.tail)
-
-
-def size_of(effect: Effect) -> int:
-    """The bytes that an effect stores."""
-    return sum(len(word) for word in effect if isinstance(word, bytes))
 
 
 @dataclass(slots=True)
@@ -234,7 +160,7 @@ class Outcomes:
         for effect in effects:
             self._kept += effect
             self.effect_bytes += size_of(effect)
-            self.relayed = self.relayed or effect[0] in _RELAYED
+            self.relayed = self.relayed or effect[0] in RELAYED
 
     def _add(
         self,

@@ -12,10 +12,11 @@ from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
 from qworker.client.relay import relay
 from qworker.consumer.child.settle.relaying import ChildRelay
+from qworker.engine.effects import out_effect
 from qworker.engine.options import SendOptions
 from qworker.engine.raw import raw
 from qworker.engine.send import NewMessage
-from qworker.engine.settle import Outcomes, out_effect, settle
+from qworker.engine.settle import Outcomes, settle
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys, queues_key

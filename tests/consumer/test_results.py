@@ -12,7 +12,8 @@ from qworker.client.queue import Queue
 from qworker.consumer.board.counters import TaskCounts
 from qworker.consumer.board.states import Mark
 from qworker.consumer.supervisor.leases.postmortem import Death
-from qworker.engine.settle import Outcomes, result_effect, settle
+from qworker.engine.effects import result_effect
+from qworker.engine.settle import Outcomes, settle
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.chaos import ChaosProxy

@@ -14,9 +14,10 @@ from qworker.client.plan import run_plan
 from qworker.client.relay import relay
 from qworker.engine.calls import End, Waiting, abandon, begin, count_ends, read_values
 from qworker.engine.command import Command
+from qworker.engine.effects import member_effect
 from qworker.engine.outbox import Page, forward
 from qworker.engine.run import signal_run
-from qworker.engine.settle import Outcomes, member_effect
+from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, LeaseLostError
 from qworker.wire.calls import MemberCall, Policy, Spec, lane_of, write_spec
 from tests.lua.drive import NOW, Drive, deny, guarded, own

@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qworker.engine.dead import redrive
+from qworker.engine.effects import result_effect
 from qworker.engine.message import delete
 from qworker.engine.reap import promote, trim
 from qworker.engine.remove import purge
-from qworker.engine.settle import Outcomes, result_effect
+from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError
 from qworker.wire.ids import EntryId
 from tests.effort import examples

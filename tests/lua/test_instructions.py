@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from qworker.engine.attributes import configure
+from qworker.engine.effects import push_effect, result_effect
 from qworker.engine.journal_groups import acked_groups
 from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.engine.receive import settle_receive
 from qworker.engine.send import NewMessage, send
-from qworker.engine.settle import Outcomes, push_effect, result_effect, settle
+from qworker.engine.settle import Outcomes, settle
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from tests import servers

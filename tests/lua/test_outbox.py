@@ -15,10 +15,11 @@ from qworker.client.plan import run_plan
 from qworker.client.relay import outboxes_of, relay
 from qworker.daemon.reaper import Reaper
 from qworker.engine.command import Command
+from qworker.engine.effects import Effect, out_effect, push_effect, result_effect
 from qworker.engine.options import SendOptions
 from qworker.engine.outbox import Entry, Page, accept, forward
 from qworker.engine.send import NewMessage
-from qworker.engine.settle import Effect, Outcomes, out_effect, push_effect, result_effect
+from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, QueueFullError, QueuePausedError, ServerError
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from qworker.engine.effects import result_effect
 from qworker.engine.message import delete, enqueue
 from qworker.engine.options import SendOptions
 from qworker.engine.reap import promote, trim
@@ -23,7 +24,7 @@ from qworker.engine.run import (
     start_run,
 )
 from qworker.engine.send import NewMessage
-from qworker.engine.settle import Outcomes, result_effect
+from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, LeaseLostError, RunEndedError, RunTooLargeError
 from qworker.wire.envelope import tail
 from tests.lua.drive import NOW, Drive, deny, guarded, own

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from qworker.engine.calls import End, Waiting, abandon, begin, count_ends
 from qworker.engine.command import Command
+from qworker.engine.effects import Effect, member_effect, result_effect
 from qworker.engine.outbox import AnyEntry, Entry, Page, accept, forward
 from qworker.engine.run import Step, record_step, signal_run
-from qworker.engine.settle import Effect, member_effect, result_effect
 from qworker.wire.calls import MemberCall, Spec, write_spec
 from qworker.wire.envelope import head, tail
 from verification.interleavings.fixed import HELD_MS, KEYS, NOW

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.delivery import Delivery
     from qworker.consumer.child.queue_settings import QueueSettings
     from qworker.consumer.manifest import ChildConfig
-    from qworker.engine.settle import Effect
+    from qworker.engine.effects import Effect
 
     Tasks = dict[str, Task[..., Any]]
 

@@ -36,7 +36,7 @@ from qworker.consumer.child.leases.ending_kinds import (
     RELEASED,
 )
 from qworker.consumer.failure import failure_text, name_of, text_of
-from qworker.engine.settle import END_EFFECT, Effect, result_effect
+from qworker.engine.effects import END_EFFECT, Effect, result_effect
 from qworker.errors import InvalidOptionError, TimeLimitError, shown
 from qworker.telemetry.guarded import guarded
 from qworker.wire.numbers import whole

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from qworker.app.context import Context
 from qworker.app.feed import Feed
-from qworker.engine.settle import Effect
+from qworker.engine.effects import Effect
 from qworker.wire.envelope import Envelope, Kind, kind_of
 from qworker.wire.numbers import whole
 from qworker.wire.result import MAX_KEEP_MS

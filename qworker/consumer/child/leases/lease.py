@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.board.clock import boot_time
-from qworker.engine.settle import LIGHT, Effect, Outcomes, size_of
+from qworker.engine.effects import LIGHT, Effect, size_of
+from qworker.engine.settle import Outcomes
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
