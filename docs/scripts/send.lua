@@ -70,7 +70,8 @@ local function write_entries(book, who)
 
   -- Begin a new epoch, later than all in the stream: the counters are new or were lost. Its last bits are drawn from what
   -- is written (message ids are random): a journal that was removed or rolled back never has the same epoch again, whatever
-  -- the clock says. The count of bytes continues from the stream's.
+  -- the clock says. Where all events are shed there is no text to draw from but who made the call. The count of bytes
+  -- continues from the stream's.
   local function begin_epoch(counted)
     local EPOCHS_PER_MS = 1024 -- epochs stay below 2^53 until the year 2248
     local last, last_epoch, written = redis.call('XREVRANGE', journal, '+', '-', 'COUNT', 1)[1], 0, 0
@@ -78,7 +79,8 @@ local function write_entries(book, who)
       last_epoch = tonumber(string.match(last[1], '^%d+'))
       written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
     end
-    local drawn = redis.sha1hex(journal .. who .. book.entries[1].groups)
+    local entry = book.entries[1]
+    local drawn = redis.sha1hex(journal .. who .. (entry and entry.groups or ''))
     local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
     book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
     redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))

@@ -561,6 +561,21 @@ def test_shed_journal_counts_and_does_not_write(journal: Drive) -> None:
     assert [entry["n"] for entry in entries] == ["0", "9"]
 
 
+@pytest.mark.parametrize("lost", ["journal_epoch", "journal_events"])
+def test_shed_journal_without_an_epoch_counts_too(journal: Drive, lost: str) -> None:
+    """A counter was lost meanwhile: a new epoch begins, whose first entry tells of the gap before it."""
+    journal.send("a")
+    journal.redis.hset(journal.keys.meta, "journal_shed", "1")
+    journal.redis.hdel(journal.keys.meta if lost == "journal_epoch" else journal.keys.stats, lost)
+    journal.send("b")
+    assert int(journal.redis.hget(journal.keys.stats, "journal_events")) == 1
+    journal.redis.hdel(journal.keys.meta, "journal_shed")
+    journal.send("c")
+    (_, first), (_, second) = journal.redis.xrange(journal.keys.journal)
+    assert first[b"n"] == b"0"
+    assert second[b"n"] == b"1"
+
+
 # -- trouble --------------------------------------------------------------------------------------
 
 
