@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 
 from qworker import QWorker, SyncRun
@@ -30,7 +31,7 @@ class Customer:
 
 def customers(after: int | None) -> list[Customer]:
     """Read the next customers, by their ids."""
-    with sqlite3.connect(os.environ["CUSTOMERS"]) as database:
+    with closing(sqlite3.connect(os.environ["CUSTOMERS"])) as database:
         rows = database.execute(
             "SELECT id, email FROM customers WHERE id > ? ORDER BY id LIMIT 100", (after or 0,)
         )

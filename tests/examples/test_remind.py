@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ def test_each_customer_is_reminded_once(
     app = qworker_bind(remind.app)
     path = tmp_path / "customers.db"
     monkeypatch.setenv("CUSTOMERS", str(path))
-    with sqlite3.connect(path) as database:
+    with closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, email TEXT)")
         database.executemany(
             "INSERT INTO customers VALUES (?, ?)", [(n, f"{n}@example.org") for n in range(1, 251)]
