@@ -24,13 +24,15 @@ from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, make_due, redis_of
 from tests.lua.drive import NOW, Drive, own
 
-#: Part → its type, of all that a receive may write.
+#: Part → its type, of all that a send, a receive or its settle may write.
 PARTS = {
-    **dict.fromkeys(["ready", "ready:5", "suspect", "wake"], "list"),
+    **dict.fromkeys(["ready", "ready:5", "suspect"], "list"),
     **dict.fromkeys(["delayed", "unacked", "cancelled"], "zset"),
     **dict.fromkeys(["meta", "stats", "unique"], "hash"),
     **dict.fromkeys(["dead", "journal"], "stream"),
 }
+#: Part → the send that needs it, where a receive of messages that wait in order does not.
+SENDS: dict[str, dict[str, Any]] = {"delayed": {"delay": "1h"}, "unique": {"unique": "k"}}
 #: Type → the words that make a key of it.
 MADE: dict[str, tuple[str, ...]] = {
     "string": ("SET", "x"),
@@ -101,7 +103,7 @@ def findings(app: QWorker, *, repair: bool = False) -> list[Kind]:
 def test_a_key_of_any_other_type_stops_its_queue_alone(
     app: QWorker, redis: Redis, part: str
 ) -> None:
-    """Nothing is received or written, and the key is named; the neighbour works, and the queue after its repair."""
+    """Nothing is written by what needs the key, and it is named; the neighbour works, and later the queue."""
     queue, neighbour = app.queue("orders"), app.queue("healthy")
     queue.configure(QueueAttributes(journal="all"))
     queue.send_all([b"1", b"2", b"3"])
@@ -116,7 +118,10 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
         redis.execute_command(verb, key, *words)
         before = _content(redis, app, "orders")
         with pytest.raises(BrokenQueueError) as caught:
-            queue.receive(1)
+            if part in SENDS:
+                queue.send({"n": 5}, **SENDS[part])
+            else:
+                queue.receive(1)
         assert (caught.value.key, caught.value.found) == (key, kind)
         reaper.tick()
         neighbour.send({"n": 1})
@@ -127,6 +132,31 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
         redis.rename(key + "-kept", key)
     reaper.close()
     assert len(queue.receive(9)) == 3
+
+
+@pytest.mark.bad_input("data found: key of another type")
+@pytest.mark.parametrize("kind", [kind for kind in MADE if kind != "list"])
+def test_a_doorbell_of_any_other_type_stops_no_message(
+    app: QWorker, redis: Redis, kind: str
+) -> None:
+    """A producer goes on and what waits is received: their scripts do not need it. `inspect` names it for `doctor`."""
+    queue = app.queue("orders")
+    queue.configure(QueueAttributes(journal="all"))
+    queue.send({"n": 1})
+    key = QueueKeys(app.namespace, "orders").wake
+    redis.delete(key)
+    verb, *words = MADE[kind]
+    redis.execute_command(verb, key, *words)
+    before = redis.dump(key)
+    queue.send({"n": 2})
+    assert [message.body for message in (*queue.receive(1), *queue.receive(1))] == [
+        b'{"n":1}',
+        b'{"n":2}',
+    ]
+    assert redis.dump(key) == before
+    with pytest.raises(BrokenQueueError) as caught:
+        queue.inspect()
+    assert (caught.value.key, caught.value.found) == (key, kind)
 
 
 def _content(redis: Redis, app: QWorker, name: str) -> dict[bytes, Any]:
