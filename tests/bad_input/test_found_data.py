@@ -118,10 +118,7 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
         redis.execute_command(verb, key, *words)
         before = _content(redis, app, "orders")
         with pytest.raises(BrokenQueueError) as caught:
-            if part in SENDS:
-                queue.send({"n": 5}, **SENDS[part])
-            else:
-                queue.receive(1)
+            queue.send({"n": 5}, **SENDS[part]) if part in SENDS else queue.receive(1)
         assert (caught.value.key, caught.value.found) == (key, kind)
         reaper.tick()
         neighbour.send({"n": 1})
