@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import or_
@@ -22,6 +23,8 @@ __all__ = ["last_holes", "needed_events", "recent", "unfinished"]
 
 #: How long after its end a message is still watched for another one.
 _WATCHED: Final = timedelta(hours=1)
+#: Maximum number of holes that are kept of a shard: a message that is carried rarely has more behind it.
+_HOLES: Final = 100
 
 
 def needed_events(record: Record, kept: DataFrame) -> DataFrame:
@@ -52,19 +55,29 @@ def needed_events(record: Record, kept: DataFrame) -> DataFrame:
 
 
 def last_holes(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
-    """The last position and the last time of the holes of each shard; what has no end yet ends at `at`."""
-    found: dict[Shard, Hole] = {}
+    """The last holes of each shard, by their positions; what has no end yet ends at `at`.
+
+    All of them, for a redrive of a message may be in one that is not the last.
+    """
+    found: dict[Shard, dict[tuple[int, int], Hole]] = {}
     for hole in holes:
         if hole.why in IN_RECORD:
             continue
         shard, until = (hole.queue, hole.shard), hole.until or at
-        known = found.get(shard)
-        epoch, after = hole.epoch, hole.after
+        of_shard = found.setdefault(shard, {})
+        known = of_shard.get((hole.epoch, hole.after))
         if known is not None and known.until is not None:
-            epoch, after = max((known.epoch, known.after), (epoch, after))
             until = max(known.until, until)
-        found[shard] = Hole(*shard, epoch, after, None, None, until, hole.why)
-    return tuple(found.values())
+        place = (hole.epoch, hole.after)
+        of_shard[place] = Hole(*shard, *place, None, None, until, hole.why)
+    return tuple(hole for of_shard in found.values() for hole in _newest(of_shard.values()))
+
+
+def _newest(holes: Iterable[Hole]) -> list[Hole]:
+    """Choose at most `_HOLES` holes; the last one has the latest time of all."""
+    chosen = sorted(holes, key=lambda hole: (hole.epoch, hole.after))
+    latest = max(hole.until for hole in chosen if hole.until is not None)
+    return [*chosen[-_HOLES:-1], replace(chosen[-1], until=latest)]
 
 
 def recent(rows: DataFrame) -> Column:

@@ -86,7 +86,7 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
     delivery = event.isin(*DELIVERED)
     over = final_end() | (event == "dead")
     # Without a header a message has the time of each event, and no event `sent`.
-    in_header = (event == "sent") | final_end() & (F.col("sent_ts") < F.col("ts"))
+    in_header = (event == "sent") | (F.col("sent_ts") != F.col("ts"))
     chosen = ~F.col("message_id").rlike(_DRAWN_ID)
     sending = F.when(in_header & chosen, F.col("sent_ts"))
     seen = (
