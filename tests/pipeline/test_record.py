@@ -12,7 +12,9 @@ from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
+from qworker.pipeline.jobs.carrying import needed_events
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.lifecycle import LIVES, lifecycles
 from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import audit_all
 from qworker.pipeline.jobs.record import Seen, examine
@@ -256,6 +258,22 @@ def test_the_reader_says_which_epoch_is_the_last_one(spark, monkeypatch):
     unsure = Counter(row["queue"] for row in result.samples["unsure"])
     assert unsure == {"later": 10, "former": 5, "live": 10, "alone": 5}
     assert (result.lost, result.untold, result.wrong) == (30, 4, {"lost": 30})
+
+
+def test_events_of_the_live_journal_are_not_carried(spark):
+    """They come again, with the archive; as does a change of the mode."""
+    stored, live = written("q", 3), Journal("q", number=3)
+    stored.add(event="mode", reason="outcomes", ts=at(100), message_id="-")
+    live.number = 4
+    live.write("m0", "delivered@200")
+    live.add(event="mode", reason="off", ts=at(300), message_id="-")
+    rows = stored.frame(spark).withColumn("live", functions.lit(False))
+    both = rows.unionByName(live.frame(spark).withColumn("live", functions.lit(True)))
+    record = examine(both, {"q": Position(EPOCH, 4, 4)})
+    kept = lifecycles(record.events).select(*LIVES)
+    needed = needed_events(record, kept).collect()
+    assert sorted((row.number, row.event) for row in needed) == [(n, "sent") for n in range(3)]
+    assert record.begins == {("q", 0): ((EPOCH, 4),)}
 
 
 def test_a_queue_may_be_called_like_a_number_or_a_day(spark, tmp_path):
