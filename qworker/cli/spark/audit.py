@@ -38,11 +38,46 @@ _WORDS: Final = {
     "started_after_ack": "delivered after its ack",
     "unsure": "gone, and its end may be in a gap of the journal",
     "open": "not ended yet",
+    "step_twice": "steps of runs that were recorded twice",
+    "group_decided_twice": "groups of calls whose callback was sent, or whose run was woken, twice",
+    "group_undecided": "groups of calls that wait although their calls have ended",
+    "group_unsure": "groups of calls whose beginning, decision or ends of calls the record may lack",
+    "group_open": "groups of calls that wait, the oldest first",
+}
+_OF_MESSAGES: Final = {
+    "queue": "queue",
+    "id": "message_id",
+    "task": "task",
+    "sent": "sent",
+    "last event": "last_event",
+    "at": "last",
+}
+_OF_STEPS: Final = {
+    "queue": "queue",
+    "run": "message_id",
+    "step": "step",
+    "recorded": "records",
+    "values": "values",
+    "at": "last",
+}
+_OF_GROUPS: Final = {
+    "queue": "queue",
+    "group": "group_id",
+    "made": "made",
+    "calls": "calls",
+    "policy": "policy",
+    "decided": "decisions",
+    "outcome": "outcome",
+    "calls ended": "due",
 }
 
 _NUMBERED: Final = {
     "acked_twice": "acked twice",
     "started_after_ack": "started after ack",
+    "step_twice": "steps twice",
+    "group_decided_twice": "groups of calls decided twice",
+    "group_undecided": "groups of calls undecided",
+    "group_unsure": "groups of calls unsure",
     "duplicate_rows": "duplicate rows",
     "untold": "stretches without a record",
 }
@@ -145,17 +180,21 @@ def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]
         )
     for name, rows in result.samples.items():
         yield Heading(f"{name.replace('_', ' ')}: {_WORDS[name]}")
-        titles = ("queue", "id", "task", "sent", "last event", "at")
-        fields = ("queue", "message_id", "task", "sent", "last_event", "last")
+        columns = _OF_MESSAGES
+        if name.startswith(("step_", "group_")):
+            columns = _OF_STEPS if name.startswith("step_") else _OF_GROUPS
         yield Table(
-            [Column(title) for title in titles],
-            [[row[field] or "" for field in fields] for row in rows],
+            [Column(title) for title in columns],
+            [
+                ["" if row[name] is None else str(row[name]) for name in columns.values()]
+                for row in rows
+            ],
         )
     if result.holes:
         yield Heading("gaps: what the journal does not tell")
-        columns = ("queue", "why", "after number", "missing", "from", "until")
+        titles = ("queue", "why", "after number", "missing", "from", "until")
         yield Table(
-            [Column(title) for title in columns],
+            [Column(title) for title in titles],
             [
                 [
                     hole["queue"],
@@ -208,10 +247,27 @@ def _figures(result: AuditResult) -> Fields:
             "acked twice": _number(result.acked_twice),
             "started after ack": _number(result.started_after_ack),
             "unsure": unknown if result.lost is None else _number(result.unsure),
+            **_composed(result),
             "duplicate rows": _number(result.duplicate_rows),
             "gaps": gaps if result.gaps else _number(0),
         }
     )
+
+
+def _composed(result: AuditResult) -> dict[str, str | Cell]:
+    """The figures of runs and groups of calls, if there are any."""
+    figures: dict[str, str | Cell] = {}
+    if result.steps:
+        figures["steps of runs"] = count(result.steps)
+        figures["steps twice"] = _number(result.step_twice)
+    if result.groups:
+        figures["groups of calls"] = ", ".join(
+            f"{number:,} {outcome}" for outcome, number in sorted(result.groups.items())
+        )
+        figures["groups decided twice"] = _number(result.group_decided_twice)
+        figures["groups undecided"] = _number(result.group_undecided)
+        figures["groups unsure"] = _number(result.group_unsure)
+    return figures
 
 
 def _number(number: int) -> Cell:

@@ -11,6 +11,7 @@ message is judged by the events that are there.
     unsure             absent like a lost one, but its end may be in a hole of the journal, or in an event `unsure`: a
                        call whose acks counted only in part
     duplicate_rows     rows that are there again: a copied file, two archivers; no message is accused because of them
+    step_twice, group_decided_twice, group_undecided, group_unsure: `qworker.pipeline.jobs.composed`
     gaps               holes in the numbers of the journal, and why: `qworker.pipeline.jobs.holes`. A queue that is gone
                        is one if a message of it is unsure: most queues that are removed have nothing left to tell
     untold             the gaps in which anything may have happened: the journal was off, or new, or is gone
@@ -32,7 +33,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.pipeline.jobs import composed
 from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
+from qworker.pipeline.jobs.composed import Compositions
+from qworker.pipeline.jobs.compositions import is_composed
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES
@@ -62,13 +66,13 @@ def audit(
     ends: Offsets | None = None,
     earlier: Earlier = NOTHING_EARLIER,
     seen: Seen | None = None,
-    on_judged: Callable[[DataFrame, Record], None] = lambda rows, record: None,
+    on_judged: Callable[[DataFrame, Record, Compositions], None] = lambda *_: None,
 ) -> AuditResult:
     """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
     `suspects`: the `gone_ids` of an earlier snapshot; only these can be lost or unsure. `ends`: the offsets of the
-    archive among the events; `earlier`: events of it that were left out; `seen`: what an
-    earlier audit has seen of them. `on_judged` gets the lifecycles and the record before they are dropped.
+    archive among the events; `earlier`: events of it that were left out; `seen`: what an earlier audit has seen of
+    them. `on_judged` gets the lifecycles and the record before they are dropped, and what is composed.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions as F
@@ -88,10 +92,6 @@ def audit(
             rows = rows.where("not again").unionByName(lives)
             sums, ended, unheard = _sums(rows)
         unheard |= {hole.queue for hole in record.unheard if window.reaches(hole)}
-        holes = [hole for hole in record.holes if window.reaches(hole)]
-        if any(hole.why == GONE for hole in holes):
-            in_doubt = _shards(rows.where("unsure"))
-            holes = [h for h in holes if h.why != GONE or (h.queue, h.shard) in in_doubt]
         late = started_late(events, rows)
         samples = {
             name: _samples(rows.where(name), snapshot is not None)
@@ -108,10 +108,22 @@ def audit(
                 rows.join(late, list(LIVES), "left_semi"), snapshot is not None
             )
         span = events.where("event not in ('gap', 'mode')").agg(
-            F.count(F.lit(1)).alias("events"), F.min("ts").alias("first"), F.max("ts").alias("last")
+            F.count(F.lit(1)).alias("events"),
+            F.min("ts").alias("first"),
+            F.max("ts").alias("last"),
+            F.max(is_composed()).alias("composed"),
         )
         read = span.collect()[0]
-        on_judged(rows, record)
+        taken = None if snapshot is None else snapshot.taken
+        found = Compositions()
+        if read["composed"]:
+            found = composed.judge(record, window, taken=taken, seen=seen)
+            samples |= found.samples
+        holes = [hole for hole in record.holes if window.reaches(hole)]
+        if any(hole.why == GONE for hole in holes):
+            in_doubt = _shards(rows.where("unsure")) | found.in_doubt
+            holes = [h for h in holes if h.why != GONE or (h.queue, h.shard) in in_doubt]
+        on_judged(rows, record, found)
         return AuditResult(
             since=window.since,
             until=window.until,
@@ -132,6 +144,13 @@ def audit(
             gaps=len(holes),
             untold=sum(hole.why in UNKNOWN for hole in holes),
             missing=sum(hole.missing or 0 for hole in holes if hole.why not in IN_RECORD),
+            steps=found.steps,
+            step_twice=found.step_twice,
+            groups=found.outcomes,
+            groups_begun=found.begun,
+            group_decided_twice=found.group_decided_twice,
+            group_undecided=found.group_undecided,
+            group_unsure=found.group_unsure,
             holes=tuple(map(_shown, holes[:HOLES])),
             doubled=tuple(
                 {"queue": queue, "shard": shard, "rows": number}

@@ -14,7 +14,10 @@ SAMPLES: Final = 20
 #: Maximum number of holes listed.
 HOLES: Final = 100
 #: Kinds of findings, in the order of the output; any of them makes the audit fail.
-WRONG: Final = ("lost", "acked_twice", "started_after_ack", "duplicate_rows", "gaps")
+WRONG: Final = (
+    *("lost", "acked_twice", "started_after_ack", "step_twice", "group_decided_twice"),
+    *("group_undecided", "duplicate_rows", "gaps"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,15 @@ class AuditResult:
     #: Gaps in which anything may have happened.
     untold: int
     missing: int
+    #: Steps of runs that were recorded, and those recorded twice.
+    steps: int = 0
+    step_twice: int = 0
+    #: Groups of calls by their outcome, and `open` ones; `begun`: those whose beginning is in the record.
+    groups: Mapping[str, int] = field(default_factory=dict)
+    groups_begun: int = 0
+    group_decided_twice: int = 0
+    group_undecided: int = 0
+    group_unsure: int = 0
     holes: tuple[dict[str, Any], ...] = ()
     doubled: tuple[dict[str, Any], ...] = ()
     samples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -55,8 +67,8 @@ class AuditResult:
 
     @property
     def doubts(self) -> dict[str, int]:
-        """The doubts of the record, as numbers: messages that may have ended, and stretches without a record."""
-        numbers = {"unsure": self.unsure, "untold": self.untold}
+        """The doubts of the record, as numbers: messages, groups of calls, and stretches without a record."""
+        numbers = {name: getattr(self, name) for name in ("unsure", "group_unsure", "untold")}
         return {name: number for name, number in numbers.items() if number}
 
     def document(self) -> dict[str, Any]:
@@ -71,9 +83,12 @@ class AuditResult:
                     *("events", "messages", "dead", "redriven", "open", "in_redis"),
                     *("lost", "acked_twice", "started_after_ack", "unsure", "duplicate_rows"),
                     *("gaps", "untold", "missing"),
+                    *("steps", "step_twice", "groups_begun", "group_decided_twice"),
+                    *("group_undecided", "group_unsure"),
                 )
             },
             "ended": dict(self.ended),
+            "groups": dict(self.groups),
             "holes": list(self.holes),
             "doubled": list(self.doubled),
             "samples": {name: list(rows) for name, rows in self.samples.items()},

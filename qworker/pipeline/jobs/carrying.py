@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
+from qworker.pipeline.jobs.compositions import WATCHED, Kept, events_of
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
 from qworker.pipeline.jobs.local import local_frame
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["last_holes", "needed_events", "recent", "unfinished"]
 
-#: How long after its end a message is still watched for another one.
-_WATCHED: Final = timedelta(hours=1)
 #: Maximum number of holes that are kept of a shard: a message that is carried rarely has more behind it.
 _HOLES: Final = 100
 
 
-def needed_events(record: Record, kept: DataFrame) -> DataFrame:
+def needed_events(record: Record, kept: DataFrame, groups: Sequence[Kept] = ()) -> DataFrame:
     """The events that the archive has of the lives `kept`, and the modes of journals that do not have everything.
 
-    Those of the live journal come again, with the archive.
+    Also those of `groups` of calls, and of the calls of those that wait. Events of the live journal come again, with
+    the archive.
     """
     from pyspark.sql import functions as F
 
@@ -47,11 +47,13 @@ def needed_events(record: Record, kept: DataFrame) -> DataFrame:
         for row in record.modes
         if not row.live
     ]
-    return (
-        events.join(lives, own, "left_semi")
-        .unionByName(local_frame(spark, modes, schema).select(*columns))
-        .coalesce(8)
-    )
+    needed = events.join(lives, own, "left_semi")
+    if groups:
+        # An event may be needed for both.
+        needed = needed.unionByName(events_of(events, groups)).dropDuplicates(
+            ["queue", "shard", "epoch", "number", "event", "message_id", "ts"]
+        )
+    return needed.unionByName(local_frame(spark, modes, schema).select(*columns)).coalesce(8)
 
 
 def last_holes(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
@@ -85,7 +87,7 @@ def recent(rows: DataFrame) -> Column:
     from pyspark.sql import functions as F
 
     newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
-    return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - _WATCHED)
+    return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - WATCHED)
 
 
 def unfinished(rows: DataFrame) -> DataFrame:

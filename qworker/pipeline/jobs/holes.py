@@ -65,7 +65,8 @@ class Hole:
 class Span:
     """The events of one epoch of one shard. `unsure`: the number and time of the last event `unsure`.
 
-    `stored`: the last number that is in the archive; None: all are read from the live journal.
+    `stored`: the last number that is in the archive, `stored_until` the last time; None: all are read from the live
+    journal.
     """
 
     queue: str
@@ -79,6 +80,7 @@ class Span:
     whole: bool
     unsure: tuple[int, datetime | None] | None = None
     stored: int | None = None
+    stored_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

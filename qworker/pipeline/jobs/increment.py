@@ -5,8 +5,9 @@
     LAKE/_report/                 the same of the report, and its figures: `qworker.pipeline.report.carried`
 
 An audit needs the events of messages that have not ended, and of those that ended in the last hour of the data: a
-second end comes soon, if it comes. Findings are not kept, so each is reported once. `state.json` is replaced when all
-is written.
+second end comes soon, if it comes. So it does of groups of calls, and those that wait come with their calls; which of
+these were named is kept, in `state.json`. Other findings are not kept, so each is reported once. `state.json` is
+replaced when all is written.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.carrying import last_holes, needed_events
+from qworker.pipeline.jobs.compositions import WATCHED, Carried, Kept
 from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.epochs import Known
 from qworker.pipeline.jobs.files import sync
@@ -159,7 +161,14 @@ class Increment:
             events = read_written(spark, path, struct_of("journal"))
         except OSError as error:
             raise cannot_read(path, error) from error
-        return Seen(self.at, self.begins, events, self.holes, dict(self.lasts))
+        lasts = dict(self.lasts)
+        if "groups" in self.more:
+            groups = Carried.of(self.more["groups"])
+        else:
+            # An earlier version carried no groups: those that were begun before are not known.
+            begun = {shard: lasts.get(shard, self.at) for shard in self.begins}
+            groups = Carried(begun, until=max(lasts.values(), default=self.at) - WATCHED)
+        return Seen(self.at, self.begins, events, self.holes, lasts, groups)
 
     def keep(
         self,
@@ -167,15 +176,17 @@ class Increment:
         record: Record,
         *,
         version: int,
+        groups: Sequence[Kept] = (),
         more: Mapping[str, Any] | None = None,
     ) -> Increment:
-        """Write the state for the next run, with the events of the lives `kept`: queue, shard, message_id, life.
+        """Write the state for the next run, with the events of the lives `kept` (queue, shard, message_id, life), and
+        those of `groups`.
 
         Raises `PipelineError` if it cannot be written; then the next run
         begins where this one did.
         """
         at, name = datetime.now(UTC), f"events-{secrets.token_hex(8)}"
-        needed = needed_events(record, kept)
+        needed = needed_events(record, kept, groups)
         holes = last_holes((*self.holes, *record.holes, *record.unsure), at)
         lasts = dict(self.lasts) | dict(record.lasts)
         done = Increment(

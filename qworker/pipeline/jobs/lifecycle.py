@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["DELIVERED", "ENDS", "KEYS", "LIVES", "final_end", "lifecycles", "of_life", "order"]
+__all__ = [
+    *("DELIVERED", "ENDS", "KEYS", "LIVES", "PARKED"),
+    *("final_end", "life", "lifecycles", "of_life", "order"),
+]
 
 #: The columns that name a message.
 KEYS: Final = ("queue", "shard", "message_id")
@@ -30,6 +33,8 @@ _PLAIN_ID: Final = r"\.[0-9]+$"
 ENDS: Final = ("acked", "discarded", "expired", "cancelled")
 #: Events of a delivery.
 DELIVERED: Final = ("delivered", "acked", "nacked", "released", "timed_out", "discarded", "dead")
+#: The reasons of releases of runs: what they wait for.
+PARKED: Final = ("sleep", "signal", "gather")
 
 
 def order() -> Column:
@@ -48,7 +53,7 @@ def final_end() -> Column:
     )
 
 
-def _life(apart: bool) -> Column:
+def life(apart: bool) -> Column:
     """Which life of a message an event belongs to: when it was sent; the same for all events of drawn and plain ids."""
     from pyspark.sql import functions as F
 
@@ -78,7 +83,8 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
     death came before the data is left out) · first, last, first_ack, first_delivery, last_delivery, first_over,
     last_over (of ends and deaths) STRUCT<epoch, number>, null without · again BOOLEAN: it was sent at different times,
     and the row is of several lives · last_event, end_event, first_ts, last_ts, last_reason, last_error, task, attempts
-    INT · run_ms DOUBLE: the sum of its runs · state STRING: `ended`, `dead` or `open`.
+    INT · run_ms DOUBLE: the sum of its runs · steps BIGINT: recorded by a run, waits that are over left out · parks
+    BIGINT: how often it slept or waited · state STRING: `ended`, `dead` or `open`.
     """
     from pyspark.sql import functions as F
 
@@ -93,7 +99,7 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
         events.where(
             "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
         )
-        .groupBy(*KEYS, _life(apart).alias("life"))
+        .groupBy(*KEYS, life(apart).alias("life"))
         .agg(
             F.min("sent_ts").alias("sent_ts"),
             F.min("ready_ts").alias("ready_ts"),
@@ -122,6 +128,10 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
             F.max("task").alias("task"),
             F.max("attempt").alias("attempts"),
             F.sum("run_ms").alias("run_ms"),
+            F.count(F.when((event == "step") & ~F.col("reason").startswith("!"), 1)).alias("steps"),
+            F.count(F.when((event == "released") & F.col("reason").isin(*PARKED), 1)).alias(
+                "parks"
+            ),
         )
     )
     # A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.

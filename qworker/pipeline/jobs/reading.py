@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.pipeline.jobs.archived import Continued, continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
 from qworker.pipeline.jobs.carrying import unfinished
+from qworker.pipeline.jobs.composed import Compositions, carried
 from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.deleted import Deleted, Earlier
 from qworker.pipeline.jobs.holes import GONE
@@ -232,13 +233,20 @@ def audit_increment(
     ends, earlier = reach(spark, lake, seen)
 
     def judge(journal: DataFrame, **given: Any) -> AuditResult:
-        def keep(rows: DataFrame, record: Record) -> None:
+        def keep(rows: DataFrame, record: Record, composed: Compositions) -> None:
             if given.get("suspects") is None and not rows.where("lost").isEmpty():
                 return  # All is judged again: see `_audit`.
             last.sizes(
                 lake
             )  # A vacuum may have deleted files meanwhile: what they had would be missing.
-            last.keep(unfinished(rows), record, version=version)
+            known = carried(record, seen, composed.named)
+            last.keep(
+                unfinished(rows),
+                record,
+                version=version,
+                groups=composed.kept,
+                more={"groups": known.document()},
+            )
 
         return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
 

@@ -15,6 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from qworker.pipeline.jobs.compositions import NOTHING_CARRIED, Carried
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.epochs import Epochs, Known, read_before
 from qworker.pipeline.jobs.holes import (
@@ -42,7 +43,8 @@ class Seen:
 
     `begins`: shard → its epochs in their order, and of each the number of the first event that was not seen; it goes on
     in the last one. `events`: those that still matter, and the mode of each journal that does not have everything;
-    `holes`: those that the end of such a message may be in; `lasts`: shard → the time of its last event.
+    `holes`: those that the end of such a message may be in; `lasts`: shard → the time of its last event; `groups`: what
+    it knows of groups of calls.
     """
 
     at: datetime
@@ -50,14 +52,15 @@ class Seen:
     events: DataFrame
     holes: tuple[Hole, ...]
     lasts: Mapping[Shard, datetime] = field(default_factory=dict)
+    groups: Carried = NOTHING_CARRIED
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """The faults of a record, and its events without them: each once, and without those rolled back.
 
-    `fresh`: those that no earlier run has seen; `lasts`: shard → the time of its last event among these; `begins`: how
-    far the archive among them was seen. Column `live`: it is not in the archive.
+    `fresh`: those that no earlier run has seen; `firsts`, `lasts`: shard → the time of its first and last event among
+    these; `begins`: how far the archive among them was seen. Column `live`: it is not in the archive.
     """
 
     events: DataFrame
@@ -68,6 +71,7 @@ class Record:
     #: The last row `mode` of each journal that is off or has outcomes: queue, shard, epoch, number, event, ts, reason.
     modes: Sequence[Any] = ()
     lasts: Mapping[Shard, datetime] = field(default_factory=dict)
+    firsts: Mapping[Shard, datetime] = field(default_factory=dict)
     #: The last event `unsure` of each shard: an end of a message before it may be in it.
     unsure: tuple[Hole, ...] = ()
     #: Stretches in which sends were not journalled.
@@ -75,6 +79,8 @@ class Record:
     begins: Mapping[Shard, Known] = field(default_factory=dict)
     #: The present epoch of each shard that has had others: messages of these went with them. None: it is unknown.
     present: Mapping[Shard, int | None] = field(default_factory=dict)
+    #: The time of the last event that the archive has among `fresh`.
+    archived: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,20 @@ def examine(
         for shard, of_shard in spans.items()
         if (times := [span.until for span in of_shard if span.until is not None])
     }
+    firsts = {
+        shard: min(times)
+        for shard, of_shard in spans.items()
+        if (times := [span.since for span in of_shard if span.since is not None])
+    }
+    reached = max(
+        (
+            span.stored_until
+            for of_shard in spans.values()
+            for span in of_shard
+            if span.stored_until is not None
+        ),
+        default=None,
+    )
     unsure = tuple(hole for of_shard in spans.values() for hole in _unsure(of_shard))
     for shard, known in before.items():
         assert seen is not None
@@ -206,6 +226,7 @@ def examine(
         dict(doubled),
         [row for row in last_modes if row.reason != "all"],
         lasts,
+        firsts,
         unsure,
         tuple(
             hole
@@ -214,6 +235,7 @@ def examine(
         ),
         begins,
         present,
+        reached,
     )
 
 

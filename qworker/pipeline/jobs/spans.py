@@ -72,6 +72,7 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
             F.sum(low * low).alias("squares"),
             F.max(unsure).alias("unsure"),
             F.max(F.when(~F.col("live"), F.col("number"))).alias("stored"),
+            F.max(F.when(~F.col("live"), F.col("ts"))).alias("stored_until"),
             F.count(F.when(F.expr("number is null or shard is null or epoch is null"), 1)).alias(
                 "foreign"
             ),
@@ -105,6 +106,7 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
                 whole,
                 row.unsure and (row.unsure.number, utc(row.unsure.ts)),
                 row.stored,
+                utc(row.stored_until),
             )
         )
     for of_shard in spans.values():

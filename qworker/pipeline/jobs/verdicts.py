@@ -29,15 +29,15 @@ class Window:
     since: datetime | None = None
     until: datetime | None = None
 
-    def holds(self) -> Column:
-        """Whether a row's sent_ts is in the window."""
+    def holds(self, column: str = "sent_ts") -> Column:
+        """Whether a time of a row is in the window."""
         from pyspark.sql import functions as F
 
         test = F.lit(True)
         if self.since is not None:
-            test = test & (F.col("sent_ts") >= F.lit(self.since))
+            test = test & (F.col(column) >= F.lit(self.since))
         if self.until is not None:
-            test = test & (F.col("sent_ts") < F.lit(self.until))
+            test = test & (F.col(column) < F.lit(self.until))
         return test
 
     def reaches(self, hole: Hole) -> bool:

@@ -1,0 +1,217 @@
+"""Does all that is composed come to one end? Each step of a run with one value, each group of calls decided once.
+
+step_twice           a step of a run was recorded twice: its function ran again though it had a value, or it has two
+group_decided_twice  a group of calls was decided twice: its callback was sent, or its run woken, twice
+group_undecided      its calls have ended as its policy asks, and ten minutes later it is not decided
+group_unsure         it may have been decided in a hole of the journal of its queue; the ends of its calls may have been
+                     taken back in a hole of theirs; it is decided without a beginning, which no hole explains (an
+                     earlier version does not tell); or an earlier run read the ends of its calls and dropped them
+
+A group belongs to the window in which it was made. Its calls are the messages `<group id>.<number>`; a call that is a
+chain has this id in its last step, so a group whose chain ended before stays open here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from qworker.pipeline.jobs.audit_result import SAMPLES, iso
+from qworker.pipeline.jobs.compositions import (
+    GROUP_KEYS,
+    WATCHED,
+    Carried,
+    Group,
+    Kept,
+    groups_frame,
+    is_composed,
+    steps,
+)
+from qworker.pipeline.jobs.group_verdicts import judged_groups, known_since
+from qworker.pipeline.jobs.holes import Shard, utc
+from qworker.pipeline.jobs.lifecycle import KEYS
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from qworker.pipeline.jobs.record import Record, Seen
+    from qworker.pipeline.jobs.verdicts import Window
+
+__all__ = ["Compositions", "carried", "judge"]
+
+_STEP_KEYS: Final = (*KEYS, "life", "step")
+#: A group that waits, and about which nothing is to be said.
+_OPEN: Final = "outcome is null and not undecided and not unsure"
+
+
+@dataclass(frozen=True, slots=True)
+class Compositions:
+    """What an audit found of runs and groups of calls. `outcomes`: of groups, and how many are `open`.
+
+    `in_doubt`: shards with groups that are unsure.
+    """
+
+    steps: int = 0
+    step_twice: int = 0
+    begun: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    group_decided_twice: int = 0
+    group_undecided: int = 0
+    group_unsure: int = 0
+    samples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
+    in_doubt: frozenset[Shard] = frozenset()
+    #: The groups that the next audit needs.
+    kept: tuple[Kept, ...] = ()
+    #: Groups that wait and were named for it, now or before.
+    named: frozenset[Group] = frozenset()
+
+
+def judge(
+    record: Record, window: Window, *, taken: datetime | None = None, seen: Seen | None = None
+) -> Compositions:
+    """Judge the steps and groups of a record. `taken`: when Redis was read; None: the record is of an archive alone."""
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as F
+
+    composed = record.events.where(is_composed()).persist(StorageLevel.DISK_ONLY)
+    # The events of one of two histories with the same numbers do not count, and it is not known which.
+    reused = _in({(hole.queue, hole.shard) for hole in record.holes if hole.why == "used twice"})
+    told = steps(composed.where(window.holds()))
+    again = _recorded_again(told).withColumn("in_doubt", reused)
+    if seen is not None:
+        # What an earlier run has named is not named again.
+        again = again.join(steps(record.fresh).select(*_STEP_KEYS), list(_STEP_KEYS), "left_semi")
+    rows = judged_groups(composed, record, window, taken, seen)
+    rows, again = rows.persist(StorageLevel.DISK_ONLY), again.persist(StorageLevel.DISK_ONLY)
+    try:
+        kinds = ("begun", "twice", "undecided", "unsure")
+        sums = (
+            rows.groupBy(F.coalesce("outcome", F.lit("open")).alias("outcome"))
+            .agg(
+                F.count(F.lit(1)).alias("groups"),
+                *(F.count(F.when(F.col(kind), 1)).alias(kind) for kind in kinds),
+            )
+            .collect()
+        )
+        total = {kind: sum(row[kind] for row in sums) for kind in kinds}
+        samples = {
+            "step_twice": _step_samples(again.where("not in_doubt")),
+            "group_decided_twice": _group_samples(rows.where("twice")),
+            "group_undecided": _group_samples(rows.where("undecided")),
+            "group_unsure": _group_samples(rows.where("unsure")),
+            "group_open": _group_samples(rows.where(_OPEN)),
+        }
+        doubts = rows.where("unsure").select("queue", "shard").distinct().collect()
+        return Compositions(
+            steps=told.count(),
+            step_twice=again.where("not in_doubt").count(),
+            begun=total["begun"],
+            outcomes={row.outcome: row.groups for row in sums},
+            group_decided_twice=total["twice"],
+            group_undecided=total["undecided"],
+            group_unsure=total["unsure"] + again.where("in_doubt").count(),
+            samples={name: some for name, some in samples.items() if some},
+            in_doubt=frozenset((row.queue, row.shard) for row in doubts),
+            kept=_kept(rows, record, seen),
+            named=_named(rows, seen),
+        )
+    finally:
+        for frame in (composed, rows, again):
+            frame.unpersist()
+
+
+def _recorded_again(told: DataFrame) -> DataFrame:
+    """Steps of one life of a run that were recorded more than once."""
+    from pyspark.sql import functions as F
+
+    return (
+        told.groupBy(*_STEP_KEYS)
+        .agg(
+            F.count(F.lit(1)).alias("records"),
+            F.count_distinct("digest").alias("values"),
+            F.max("ts").alias("last_ts"),
+        )
+        .where("records > 1")
+    )
+
+
+def carried(record: Record, seen: Seen | None, named: frozenset[Group]) -> Carried:
+    """What the next audit knows of groups beside their events."""
+    before, until = None if seen is None else seen.groups.until, None
+    if record.archived is not None:
+        until = min(record.archived, max(_lasts(record, seen)) - WATCHED)
+    times = [time for time in (before, until) if time is not None]
+    return Carried(known_since(record, seen), named, max(times, default=None))
+
+
+def _lasts(record: Record, seen: Seen | None) -> list[datetime]:
+    return [*record.lasts.values(), *(() if seen is None else seen.lasts.values())]
+
+
+def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[Kept, ...]:
+    """The groups that the next audit needs: those that wait, and those that were decided just now."""
+    from pyspark.sql import functions as F
+
+    lasts = _lasts(record, seen)
+    watched = F.col("last_ts") > F.lit(max(lasts) - WATCHED) if lasts else F.lit(False)
+    waits = F.col("outcome").isNull()
+    needed = waits | (F.col("begun") & (F.col("decisions") > 0) & watched)
+    return tuple(
+        Kept(row.queue, row.shard, row.group_id, row.made_ms, row.waits)
+        for row in rows.where(needed).select(*GROUP_KEYS, waits.alias("waits")).collect()
+    )
+
+
+def _named(rows: DataFrame, seen: Seen | None) -> frozenset[Group]:
+    """Groups that wait and were named for it, now or before."""
+    now = rows.where("outcome is null and (undecided or unsure)").select(*GROUP_KEYS)
+    if seen is not None and seen.groups.named:
+        before = groups_frame(rows.sparkSession, sorted(seen.groups.named, key=str))
+        waits = rows.where("outcome is null").select(*GROUP_KEYS)
+        now = now.unionByName(waits.join(before, list(GROUP_KEYS), "left_semi"))
+    return frozenset(tuple(row) for row in now.collect())
+
+
+def _in(shards: Iterable[Shard]) -> Column:
+    """Whether a row is of one of these shards."""
+    from pyspark.sql import functions as F
+
+    found = F.lit(False)
+    for queue, number in sorted(shards):
+        found = found | ((F.col("queue") == queue) & (F.col("shard") == number))
+    return found
+
+
+def _step_samples(rows: DataFrame) -> list[dict[str, Any]]:
+    return [
+        {
+            "queue": row.queue,
+            "message_id": row.message_id,
+            "step": unquote(row.step),
+            "records": row.records,
+            "values": row["values"],
+            "last": iso(utc(row.last_ts)),
+        }
+        for row in rows.orderBy("last_ts", "message_id", "step").limit(SAMPLES).collect()
+    ]
+
+
+def _group_samples(rows: DataFrame) -> list[dict[str, Any]]:
+    """The oldest ones."""
+    return [
+        {
+            "queue": row.queue,
+            "group_id": row.group_id,
+            "made": iso(utc(row.made_ts)),
+            "calls": row["size"],
+            "policy": row.policy,
+            "decisions": row.decisions,
+            "outcome": row.outcome,
+            "due": iso(utc(row.must_ts)),
+            "last": iso(utc(row.last_ts)),
+        }
+        for row in rows.orderBy("made_ts", "group_id").limit(SAMPLES).collect()
+    ]

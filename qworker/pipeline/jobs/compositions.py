@@ -1,0 +1,176 @@
+"""Runs and groups of calls as the journal has them: their steps, their beginnings and decisions, their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from qworker.pipeline.jobs.holes import Shard
+from qworker.pipeline.jobs.lifecycle import KEYS, life, order
+from qworker.pipeline.jobs.local import local_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = [
+    *("GROUP_KEYS", "NOTHING_CARRIED", "WATCHED", "Carried", "Group", "Kept", "calls", "events_of"),
+    *("groups", "groups_frame", "is_composed", "steps"),
+]
+
+#: The events of compositions; see docs/protocol.md.
+_COMPOSED: Final = ("step", "group_begun", "group_decided")
+#: How long after its end a message or a group is carried, in case there is another end.
+WATCHED: Final = timedelta(hours=1)
+#: The columns that name one beginning of a group of calls.
+GROUP_KEYS: Final = ("queue", "shard", "group_id", "made_ms")
+_STEP: Final = r"^(.*)=([0-9a-f]{16})$"
+#: The message of a call of a group.
+_CALL: Final = r"^(.*)\.([0-9]{1,9})$"
+
+
+#: The values of GROUP_KEYS.
+Group = tuple[str, int, str, int | None]
+
+
+class Kept(NamedTuple):
+    """A group that the next run needs; `waits`: with the events of its calls."""
+
+    queue: str
+    shard: int
+    group_id: str
+    made_ms: int | None
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What an audit knows of groups beside the events that it carries.
+
+    `begun`: shard → from when on it knows the groups that were begun; `named`: groups that wait and were named for it;
+    `until`: what ended earlier, and was in the archive, is not carried.
+    """
+
+    begun: Mapping[Shard, datetime]
+    named: frozenset[Group] = frozenset()
+    until: datetime | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "begun": [[*shard, since.isoformat()] for shard, since in sorted(self.begun.items())],
+            "named": sorted(map(list, self.named), key=str),
+            "until": None if self.until is None else self.until.isoformat(),
+        }
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Carried:
+        """Read a `document`. Raises `KeyError`, `TypeError` or `ValueError` if it is none."""
+        return cls(
+            {
+                (queue, shard): datetime.fromisoformat(since)
+                for queue, shard, since in document["begun"]
+            },
+            frozenset(
+                (queue, shard, group_id, made_ms)
+                for queue, shard, group_id, made_ms in document["named"]
+            ),
+            None if document["until"] is None else datetime.fromisoformat(document["until"]),
+        )
+
+
+NOTHING_CARRIED: Final = Carried({})
+
+
+def is_composed() -> Column:
+    """Whether an event is one of a composition."""
+    from pyspark.sql import functions as F
+
+    return F.col("event").isin(*_COMPOSED)
+
+
+def steps(events: DataFrame) -> DataFrame:
+    """Steps that were recorded: queue, shard, message_id, life, sent_ts, step, digest STRING, epoch, number, ts."""
+    from pyspark.sql import functions as F
+
+    return events.where("event = 'step'").select(
+        *KEYS,
+        life(apart=True).alias("life"),
+        "sent_ts",
+        F.regexp_extract("reason", _STEP, 1).alias("step"),
+        F.regexp_extract("reason", _STEP, 2).alias("digest"),
+        "epoch",
+        "number",
+        "ts",
+    )
+
+
+def groups(events: DataFrame) -> DataFrame:
+    """One row per beginning of a group of calls.
+
+    queue, shard, group_id, made_ms BIGINT · begun BOOLEAN: its beginning is there · size INT, policy, follows (the id
+    of its callback, or of the run that waits), begun_ts: null without · decisions BIGINT · outcome, decided_ts: of the
+    first one · first STRUCT<epoch, number>: its first event · last_ts.
+    """
+    from pyspark.sql import functions as F
+
+    word = F.split("reason", ":")
+    begins, decides = F.col("event") == "group_begun", F.col("event") == "group_decided"
+    return (
+        events.where(begins | decides)
+        .withColumn("group_id", word[0])
+        .withColumn("made_ms", word[1].try_cast("bigint"))
+        .groupBy(*GROUP_KEYS)
+        .agg(
+            F.max(begins).alias("begun"),
+            F.max(F.when(begins, word[2].try_cast("int"))).alias("size"),
+            F.max(F.when(begins, word[3])).alias("policy"),
+            F.max(F.when(begins, word[4])).alias("follows"),
+            F.min(F.when(begins, F.col("ts"))).alias("begun_ts"),
+            F.count(F.when(decides, 1)).alias("decisions"),
+            F.min_by(F.when(decides, word[2]), F.when(decides, order())).alias("outcome"),
+            F.min(F.when(decides, F.col("ts"))).alias("decided_ts"),
+            F.min(order()).alias("first"),
+            F.max("ts").alias("last_ts"),
+        )
+    )
+
+
+def calls(events: DataFrame) -> DataFrame:
+    """The events of messages that may be calls of groups, with `group_id` and `member` BIGINT."""
+    from pyspark.sql import functions as F
+
+    return (
+        events.where(F.col("message_id").rlike(_CALL))
+        .withColumn("group_id", F.regexp_extract("message_id", _CALL, 1))
+        .withColumn("member", F.regexp_extract("message_id", _CALL, 2).cast("bigint"))
+    )
+
+
+def events_of(events: DataFrame, kept: Sequence[Kept]) -> DataFrame:
+    """The events of these groups, and those of the calls of groups that wait."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    spark, columns = events.sparkSession, events.columns
+    named = groups_frame(spark, [group[:4] for group in kept])
+    word = F.split("reason", ":")
+    own = (
+        events.where("event in ('group_begun', 'group_decided')")
+        .withColumns({"group_id": word[0], "made_ms": word[1].try_cast("bigint")})
+        .join(named, list(GROUP_KEYS), "left_semi")
+        .select(*columns)
+    )
+    ids = sorted({(group.group_id,) for group in kept if group.waits})
+    waiting = local_frame(spark, ids, pa.schema([("group_id", pa.string())]))
+    of_calls = calls(events).join(waiting, ["group_id"], "left_semi").select(*columns)
+    return own.unionByName(of_calls)
+
+
+def groups_frame(spark: SparkSession, some: Iterable[Group]) -> DataFrame:
+    """A table of groups: GROUP_KEYS."""
+    import pyarrow as pa
+
+    types = (pa.string(), pa.int32(), pa.string(), pa.int64())
+    return local_frame(spark, some, pa.schema([*zip(GROUP_KEYS, types, strict=True)]))
