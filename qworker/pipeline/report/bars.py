@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from qworker.pipeline.report.figures import (
     LOG_SECONDS,
@@ -22,8 +22,10 @@ __all__ = [
     "attempts",
     "dead",
     "failures",
+    "groups",
     "retry_cost",
     "run_histogram",
+    "runs",
     "sla",
     "wait_histogram",
     "workers",
@@ -174,6 +176,62 @@ def workers(document: Document) -> Figure:
         }
     ]
     return drawn
+
+
+def runs(document: Document) -> Figure:
+    """Runs by workflow and state."""
+    rows = document["runs"]["workflows"][:_BARS]
+    return _by_state(
+        rows,
+        "task",
+        {
+            "completed": ("completed", "@out"),
+            "open": ("open", "@in"),
+            "dead": ("dead", "@dead"),
+            "cancelled": ("cancelled", "@failed"),
+            "otherwise": ("ended otherwise", "@other"),
+        },
+        "runs",
+    )
+
+
+def groups(document: Document) -> Figure:
+    """Groups of calls by the queue of their callback and their outcome."""
+    rows = document["groups"]["queues"][:_BARS]
+    return _by_state(
+        rows,
+        "queue",
+        {
+            "ok": ("decided", "@out"),
+            "open": ("open", "@in"),
+            "failed": ("failed", "@dead"),
+            "cancelled": ("cancelled", "@failed"),
+            "otherwise": ("ended otherwise", "@other"),
+        },
+        "groups",
+    )
+
+
+def _by_state(
+    rows: Sequence[Mapping[str, Any]],
+    name: str,
+    states: Mapping[str, tuple[str, str]],
+    noun: str,
+) -> Figure:
+    """Stacked bars: those with most at the top, without states that none has."""
+    rows = [*reversed(rows)]
+    traces = [
+        horizontal_bars(
+            [row[name] for row in rows],
+            [row[state] for row in rows],
+            words,
+            colour,
+            f"%{{x:,}} {words}",
+        )
+        for state, (words, colour) in states.items()
+        if any(row[state] for row in rows)
+    ]
+    return horizontal(traces, noun)
 
 
 def _histogram(counts: Mapping[str, Sequence[float]], colour: str) -> Figure:

@@ -32,8 +32,8 @@ from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.reading import reach, read_events
 from qworker.pipeline.jobs.record import Record, examine
 from qworker.pipeline.jobs.store import Place, cannot_write, one_line, open_write
-from qworker.pipeline.report import event_counts, message_counts
-from qworker.pipeline.report.document import draw, new_sums
+from qworker.pipeline.report import composed, event_counts, message_counts
+from qworker.pipeline.report.document import Waiting, draw, new_sums
 from qworker.pipeline.report.scope import Scope
 from qworker.pipeline.report.sums import Sums
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Carried", "Reported", "UnfitError", "fitting", "report_increment"]
 
 #: The version of the sums: another one is not carried on.
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 
 
 class UnfitError(Exception):
@@ -167,12 +167,16 @@ def _report(
         moves = (F.col("state") != "ended") | recent(rows)
         messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
         message_counts.count_messages(messages, scope.targets, over, moving)
+        on_step("runs and groups of calls")
+        events_of_both = _real(record.events)
+        open_groups, groups = composed.count_groups(events_of_both, over, moving)
+        waiting = Waiting(composed.count_runs(messages, events_of_both, over, moving), open_groups)
         on_step("dead letters")
         dead = message_counts.dead_letters(rows)
         before = [] if last is None else [last.sums.wider(new.width_s)]
         total = over.plus(new, *before).bounded()
         holes = _merged(() if last is None else last.holes, record.holes)
-        document = draw(total.plus(moving), dead, holes, scope)
+        document = draw(total.plus(moving), dead, holes, scope, waiting)
         on_step("keeping the figures")
         figures = f"figures-{secrets.token_hex(8)}"
         _write(total, increment.root / figures)
@@ -180,6 +184,7 @@ def _report(
             messages.where("part = 1"),
             record,
             version=lake.version,
+            groups=groups,
             more={
                 "format": _FORMAT,
                 "table": lake.table_id(),

@@ -25,6 +25,8 @@ CHARTS: Final[dict[str, Callable[[Document], Figure]]] = {
         bars.retry_cost,
         bars.failures,
         bars.dead,
+        bars.runs,
+        bars.groups,
         bars.sla,
         trends.load,
         bars.workers,

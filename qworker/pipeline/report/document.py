@@ -6,14 +6,15 @@ Series have one value per bucket, from that of the first event to that of the la
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import Hole
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.record import examine
-from qworker.pipeline.report import event_counts, message_counts, tables
+from qworker.pipeline.report import composed, event_counts, message_counts, tables
 from qworker.pipeline.report.buckets import (
     Buckets,
     backlogs,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from qworker.pipeline.source.offsets import Offsets
 
-__all__ = ["draw", "make_document", "new_sums"]
+__all__ = ["Waiting", "draw", "make_document", "new_sums"]
 
 
 def make_document(
@@ -64,12 +65,17 @@ def make_document(
     on_step("messages")
     messages = message_counts.reported(lifecycles(whole))
     try:
-        message_counts.count_messages(messages.withColumn("part", F.lit(0)), scope.targets, sums)
+        parted = messages.withColumn("part", F.lit(0))
+        message_counts.count_messages(parted, scope.targets, sums)
+        on_step("runs and groups of calls")
+        longest = Waiting(
+            composed.count_runs(parted, whole, sums), composed.count_groups(whole, sums)[0]
+        )
         on_step("dead letters")
         dead = message_counts.dead_letters(messages)
     finally:
         messages.unpersist()
-    return draw(sums, dead, record.holes, scope)
+    return draw(sums, dead, record.holes, scope, longest)
 
 
 def new_sums(events: DataFrame, known: Sums | None = None) -> Sums | None:
@@ -90,8 +96,23 @@ def new_sums(events: DataFrame, known: Sums | None = None) -> Sums | None:
     return sums
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The runs and groups of calls that have waited longest."""
+
+    runs: Sequence[dict[str, Any]] = ()
+    groups: Sequence[dict[str, Any]] = ()
+
+
+_NONE: Final = Waiting()
+
+
 def draw(
-    sums: Sums | None, dead: Sequence[Any], holes: Sequence[Hole], scope: Scope
+    sums: Sums | None,
+    dead: Sequence[Any],
+    holes: Sequence[Hole],
+    scope: Scope,
+    longest: Waiting = _NONE,
 ) -> dict[str, Any]:
     """Make the document of sums (None: there were no events), rows of `dead_letters`, and holes of the record."""
     rows, first_us, last_us = sums["overview"][()] if sums is not None else (0, None, None)
@@ -132,6 +153,9 @@ def draw(
     }
     document["workers"] = tables.workers(sums, document["tasks"], buckets)
     document["dead"] = [tables.dead_letter(row, scope.namespace) for row in dead]
+    until_ms = document["data"]["last_ms"]
+    document["runs"] = composed.runs_of(sums, longest.runs, until_ms)
+    document["groups"] = composed.groups_of(sums, longest.groups, until_ms)
     document["sla"] = tables.sla(sums, scope)
     document["gaps"] = tables.gaps(holes, scope)
     document["forecast"] = {"method": METHOD, "queues": _forecasts(document)}

@@ -22,7 +22,7 @@ _MOST: Final = 500
 #: The columns of lifecycles of which a report is made.
 _REPORTED: Final = (
     *("queue", "shard", "message_id", "life", "sent_ts", "due_ts", "last_ts", "state", "end_event"),
-    *("attempts", "last_reason", "last_error"),
+    *("attempts", "last_event", "last_reason", "last_error", "task", "steps", "parks"),
 )
 #: Targets in ms: by queue, and of the others.
 Targets = tuple[Mapping[str, float], float]

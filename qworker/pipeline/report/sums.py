@@ -86,6 +86,16 @@ TABLES: Final[Mapping[str, Table]] = {
     "attempts": Table(("attempts", "state"), ("messages",)),
     # bin: of the time from due to acked; None: they died.
     "sla": Table(("queue", "bin"), ("done", "within", "failed", "took_us")),
+    # Runs. state: completed, dead, cancelled, otherwise, open; bin: of the time that completed ones took, else None.
+    "runs": Table(("task", "state", "bin"), ("runs", "steps", "took_us"), by="runs"),
+    # What they waited for: sleep, signal, gather.
+    "waits": Table(("task", "reason", "bin"), ("waits", "us"), by="waits"),
+    # Groups of calls. queue: of the callback; state: ok, failed, cancelled, otherwise, open.
+    "groups": Table(
+        ("queue", "state", "bin"),
+        ("groups", "calls", "largest", "took_us"),
+        most=frozenset({"largest"}),
+    ),
 }
 
 

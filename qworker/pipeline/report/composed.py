@@ -1,0 +1,261 @@
+"""Runs and groups of calls in a report: what Spark counts of them, and their part of the document.
+
+A run is a message that has recorded a step, slept or waited. A group of calls is counted by its beginning.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from qworker.pipeline.jobs.compositions import GROUP_KEYS, WATCHED, Kept, groups, is_composed
+from qworker.pipeline.jobs.holes import utc
+from qworker.pipeline.jobs.lifecycle import KEYS, PARKED, life, order
+from qworker.pipeline.report.columns import bin_of, rows_of
+from qworker.pipeline.report.scope import in_ms
+from qworker.pipeline.report.sums import Sums, percentiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Waiting", "count_groups", "count_runs", "groups_of", "runs_of"]
+
+#: Rows of a list of what waits longest.
+_SHOWN: Final = 20
+_MOST: Final = 500
+#: The states of runs and groups, in the order of the page.
+_RUN_STATES: Final = ("completed", "dead", "cancelled", "otherwise", "open")
+_GROUP_STATES: Final = ("ok", "failed", "cancelled", "otherwise", "open")
+
+#: What waits longest, as the document has it.
+Waiting = Sequence[dict[str, Any]]
+
+
+def count_runs(messages: DataFrame, events: DataFrame, *sums: Sums) -> Waiting:
+    """Add runs to the tables of `sums` that the column `part` of their messages counts; returns the longest open ones.
+
+    `messages`: lifecycles, as `message_counts.reported` keeps them; `events`: those that they are made of.
+    """
+    from pyspark.sql import functions as F
+
+    runs = messages.where("steps > 0 or parks > 0").withColumn(
+        "task", F.coalesce("task", F.lit("unknown"))
+    )
+    for name, (part, *key), values in rows_of(
+        {"runs": _runs(runs), "waits": _waits(runs, events)}, "part"
+    ):
+        sums[part].add(name, [(tuple(key), values)])
+    is_open = runs.where("state = 'open'")
+    return [
+        {
+            "queue": row.queue,
+            "id": row.message_id,
+            "task": row.task,
+            "steps": row.steps,
+            "waits_for": row.last_reason if row.last_event == "released" else None,
+            "since_ms": in_ms(utc(row.sent_ts)),
+        }
+        for row in is_open.orderBy("sent_ts", "message_id").limit(_SHOWN).collect()
+    ]
+
+
+def _runs(runs: DataFrame) -> DataFrame:
+    """By workflow and state; bin: of the time from the send to the end, of completed ones."""
+    from pyspark.sql import functions as F
+
+    completed = F.col("end_event") == "acked"
+    state = (
+        F.when(F.col("state") != "ended", F.col("state"))
+        .when(completed, F.lit("completed"))
+        .when(F.col("end_event") == "cancelled", F.lit("cancelled"))
+        .otherwise(F.lit("otherwise"))
+    )
+    took_us = F.unix_micros("last_ts") - F.unix_micros("sent_ts")
+    return (
+        runs.withColumns({"us": took_us, "kind": state})
+        .groupBy(
+            "part",
+            "task",
+            F.col("kind").alias("state"),
+            F.when(F.col("kind") == "completed", bin_of(F.col("us"))).alias("bin"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("runs"),
+            F.sum("steps").alias("steps"),
+            F.sum("us").alias("took_us"),
+        )
+    )
+
+
+def _waits(runs: DataFrame, events: DataFrame) -> DataFrame:
+    """By workflow and what it waited for: bins of the times from a park to the next activation that was due."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    keys = [*KEYS, "life"]
+    following = Window.partitionBy(*keys).orderBy(order())
+    parked = F.col("event").isin("released") & F.col("reason").isin(*PARKED)
+    # Promoted when it was due, or before by a signal; the journal of a held one has no due time, but when it was sent.
+    due = F.when(F.col("next.ready_ts") > F.col("ts"), F.least("next.ready_ts", "next.ts"))
+    woken = F.when(F.col("next.event") == "promoted", F.coalesce(due, "next.ts")).otherwise(
+        F.greatest("next.ready_ts", "ts")
+    )
+    return (
+        events.withColumn("life", life(apart=False))
+        .where("event <> 'step'")
+        .join(runs.where("parks > 0").select(*keys, "part", F.col("task").alias("workflow")), keys)
+        .withColumn("next", F.lead(F.struct("event", "ts", "ready_ts")).over(following))
+        .where(parked & F.col("next").isNotNull())
+        .withColumn("us", F.greatest(F.unix_micros(woken) - F.unix_micros("ts"), F.lit(0)))
+        .groupBy(
+            "part", F.col("workflow").alias("task"), "reason", bin_of(F.col("us")).alias("bin")
+        )
+        .agg(F.count(F.lit(1)).alias("waits"), F.sum("us").alias("us"))
+    )
+
+
+def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[Kept, ...]]:
+    """Add groups to the first sums, those that may change to the last; returns the longest open ones and the latter."""
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as F
+
+    rows = groups(events.where(is_composed())).persist(StorageLevel.DISK_ONLY)
+    try:
+        newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
+        if newest is None:
+            return [], ()
+        waits = F.col("outcome").isNull()
+        moves = waits | (F.col("last_ts") > F.lit(newest - WATCHED))
+        made_ts = F.coalesce(F.timestamp_millis("made_ms"), "begun_ts", "decided_ts")
+        rows = rows.withColumns(
+            {"part": F.when(moves, len(sums) - 1).otherwise(0), "made_ts": made_ts, "waits": waits}
+        )
+        for name, (part, *key), values in rows_of({"groups": _groups(rows)}, "part"):
+            sums[part].add(name, [(tuple(key), values)])
+        kept = tuple(
+            # Their calls are messages, and counted as such.
+            Kept(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
+            for row in rows.where(moves).select(*GROUP_KEYS).collect()
+        )
+        shown = rows.where(waits).orderBy("made_ts", "group_id").limit(_SHOWN).collect()
+        return [
+            {
+                "queue": row.queue,
+                "id": row.group_id,
+                "calls": row["size"],
+                "policy": row.policy,
+                "run": None if row.follows == row.group_id else row.follows,
+                "since_ms": in_ms(utc(row.made_ts)),
+            }
+            for row in shown
+        ], kept
+    finally:
+        rows.unpersist()
+
+
+def _groups(rows: DataFrame) -> DataFrame:
+    """By queue of the callback and outcome; bin: of the time from the beginning to the decision."""
+    from pyspark.sql import functions as F
+
+    known = F.col("outcome").isin(*_GROUP_STATES)
+    state = (
+        F.when(F.col("waits"), F.lit("open"))
+        .when(known, F.col("outcome"))
+        .otherwise(F.lit("otherwise"))
+    )
+    us = F.unix_micros("decided_ts") - F.unix_micros("made_ts")
+    return (
+        rows.withColumns({"state": state, "us": us})
+        .groupBy(
+            "part",
+            "queue",
+            "state",
+            F.when(F.col("us").isNotNull(), bin_of(F.col("us"))).alias("bin"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("groups"),
+            F.sum("size").alias("calls"),
+            F.max("size").alias("largest"),
+            F.sum("us").alias("took_us"),
+        )
+    )
+
+
+def runs_of(sums: Sums, waiting: Waiting, until_ms: int | None) -> dict[str, Any]:
+    """The part of the document about runs: by workflow, what they waited for, and the longest open ones.
+
+    `late`: open for longer than 99 % of the completed runs of their workflow took.
+    """
+    tasks = []
+    for (task,), rows in sums.by("runs", "task"):
+        states = _states(rows, _RUN_STATES)
+        number, steps = (sum(row[place] for row in rows.values()) for place in (0, 1))
+        took = {
+            place: (row[0], row[2]) for (state, place), row in rows.items() if state == "completed"
+        }
+        tasks.append({"task": task, "runs": number, **states, "steps": steps, **percentiles(took)})
+    tasks.sort(key=lambda row: (-row["runs"], row["task"]))
+    waits = [
+        {
+            "task": task,
+            "reason": reason,
+            "waits": sum(row[0] for row in bins.values()),
+            **percentiles({place: (row[0], row[1]) for place, row in bins.items()}),
+        }
+        for (task, reason), bins in sums.by("waits", "task", "reason")
+    ]
+    waits.sort(key=lambda row: (-row["waits"], row["task"], row["reason"]))
+    return {
+        "workflows": tasks[:_MOST],
+        "waits": waits[:_MOST],
+        "open": _aged(waiting, until_ms, {row["task"]: row["p99_ms"] for row in tasks}, "task"),
+    }
+
+
+def groups_of(sums: Sums, waiting: Waiting, until_ms: int | None) -> dict[str, Any]:
+    """The part of the document about groups of calls: by queue of the callback, and the longest open ones."""
+    queues = []
+    for (queue,), rows in sums.by("groups", "queue"):
+        number, calls = (sum(row[place] for row in rows.values()) for place in (0, 1))
+        took: dict[int, tuple[int, int]] = {}
+        for (_, place), row in rows.items():
+            if place is not None:
+                known = took.get(place, (0, 0))
+                took[place] = known[0] + row[0], known[1] + row[3]
+        queues.append(
+            {
+                "queue": queue,
+                "groups": number,
+                **_states(rows, _GROUP_STATES),
+                "calls": calls,
+                "largest": max(row[2] for row in rows.values()),
+                **percentiles(took),
+            }
+        )
+    queues.sort(key=lambda row: (-row["groups"], row["queue"]))
+    return {
+        "queues": queues[:_MOST],
+        "open": _aged(waiting, until_ms, {row["queue"]: row["p99_ms"] for row in queues}, "queue"),
+    }
+
+
+def _states(rows: Mapping[Any, Sequence[int]], states: Iterable[str]) -> dict[str, int]:
+    """Count by state."""
+    found: dict[str, int] = defaultdict(int)
+    for (state, _), row in rows.items():
+        found[state] += row[0]
+    return {state: found[state] for state in states}
+
+
+def _aged(
+    waiting: Waiting, until_ms: int | None, usual: Mapping[str, float | None], name: str
+) -> Waiting:
+    """Add their ages in ms, and whether they are late."""
+    aged = []
+    for row in waiting:
+        age_ms = None if until_ms is None or row["since_ms"] is None else until_ms - row["since_ms"]
+        most = usual.get(row[name])
+        late = None if age_ms is None or most is None else age_ms > most
+        aged.append({**row, "age_ms": age_ms, "late": late})
+    return aged
