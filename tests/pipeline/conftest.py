@@ -35,13 +35,24 @@ FAST = {
 
 
 _HERE: Final = Path(__file__).parent
+#: Files whose tests judge archives: the second session is theirs.
+_OF_AUDITS: Final = {
+    "test_audit",
+    "test_audit_compositions",
+    "test_innocent",
+    "test_random_compositions",
+    "test_random_wrongs",
+    "test_record",
+    "test_wrongs",
+    "test_zones",
+}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives all of them to one process.
+    """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives those of a group to one process.
 
-    A second session would have to compile all of Spark again, and cost as much time as it saves.
+    Two sessions, about as long as each other: a third would compile all of Spark again and save nothing on two cores.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -50,7 +61,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 # A time limit inside of a call breaks the session, and every later test fails with it.
                 item.add_marker(pytest.mark.timeout(300))
             item.add_marker("slow")
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(
+                pytest.mark.xdist_group("audit" if item.path.stem in _OF_AUDITS else "spark")
+            )
         elif "nodes" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(_HERE):
             # By the process that has the test with both: one Cluster is enough.
             item.add_marker(pytest.mark.xdist_group("spark"))
