@@ -61,13 +61,12 @@ for _signum, _usual in {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Four processes per core, at most 16; two where slow tests are left out.
+    """Two processes per core, at most 16.
 
-    Slow tests wait for processes, servers and times two thirds of theirs. The others keep a core busy, and each further
-    process has to collect ten thousand tests first.
+    Slow tests wait for processes, servers and times two thirds of theirs. Four per core end no sooner, as two of the
+    processes run Spark, and tests of times fail on a machine that is that busy.
     """
-    per_core = 2 if "not slow" in config.option.markexpr else 4
-    return min((os.cpu_count() or 1) * per_core, 16)
+    return min((os.cpu_count() or 1) * 2, 16)
 
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
