@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -17,9 +17,8 @@ from qworker.client.inspect.walk import SortedSetWalk
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
-from qworker.client.unsent import message_of
 from qworker.engine.calls import abandon
-from qworker.engine.outbox import destinations
+from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.names import check_message_id
@@ -31,8 +30,6 @@ _WALKS: Final = 3
 #: Groups per call, and messages per page of a scan.
 _GROUPS: Final = 100
 _PAGE: Final = 500
-#: Entries of an outbox per call.
-_UNSENT: Final = 100
 _STATES: Final = ("ready", "delayed", "held", "unacked")
 
 
@@ -127,20 +124,16 @@ def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[s
         with suppress(QworkerError):
             yield from relay(shard.namespace, shard.keys)
         for name in (yield destinations(shard.keys)):
-            key, first = shard.keys.outbox(name), "-"
-            while True:
-                entries: list[Any] = yield raw(
-                    "XRANGE", key, first, "+", "COUNT", _UNSENT, decode=list
-                )
+            start = "-"
+            while start:
+                page: UnsentPage = yield unsent(shard.keys, name, start)
                 ours = {
-                    entry: message_id
-                    for entry, fields in entries
-                    if (message_id := message_of(fields)).startswith(prefixes)
+                    entry.entry: entry.message_id
+                    for entry in page.entries
+                    if entry.message_id.startswith(prefixes)
                 }
                 # One that a relay has stored meanwhile is found in its queue.
                 if ours:
-                    yield raw("XDEL", key, *ours, decode=int)
+                    yield raw("XDEL", shard.keys.outbox(name), *ours, decode=int)
                     cancelled.update(ours.values())
-                if len(entries) < _UNSENT:
-                    break
-                first = f"({entries[-1][0].decode()}"
+                start = page.rest

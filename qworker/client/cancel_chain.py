@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from qworker.client.by_id import delete_waiting
 from qworker.client.calls import call_group
@@ -21,7 +21,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.client.steps import Step, steps_after
-from qworker.engine.outbox import destinations
+from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, QworkerError
 from qworker.wire.calls import callback_flag
@@ -34,8 +34,6 @@ _STEP: Final = re.compile(r"([0-9a-z]{20})-([1-9]\d{0,4})")
 _WALKS: Final = 2
 _PAGE: Final = 500
 _STATES: Final = ("ready", "delayed", "held", "unacked")
-#: Entries of an outbox per call.
-_UNSENT: Final = 100
 
 
 class ChainEnd:
@@ -153,16 +151,12 @@ def _cancel_unsent(shard: QueueRef, end: ChainEnd) -> Plan[Cancellation | None]:
     with suppress(QworkerError):
         yield from relay(shard.namespace, shard.keys)
     for name in (yield destinations(shard.keys)):
-        key, first = shard.keys.outbox(name), "-"
-        while True:
-            entries: list[Any] = yield raw("XRANGE", key, first, "+", "COUNT", _UNSENT, decode=list)
-            for _, fields in entries:
-                entry = dict(zip(fields[::2], fields[1::2], strict=True))
-                item = entry.get(b"head", b"") + b"0 0 0 0 0" + entry.get(b"tail", b"")
-                if end.has_sent(message := shard.stored("ready", item), name):
+        start = "-"
+        while start:
+            page: UnsentPage = yield unsent(shard.keys, name, start)
+            for entry in page.entries:
+                if end.has_sent(message := shard.stored("ready", entry.item), name):
                     yield from leave_tombstone(shard.sibling(name), message.id)
                     return Cancellation.CANCELLED
-            if len(entries) < _UNSENT:
-                break
-            first = f"({entries[-1][0].decode()}"
+            start = page.rest
     return None

@@ -15,10 +15,24 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["AnyEntry", "Entry", "Notice", "Page", "accept", "destinations", "forward", "tell"]
+__all__ = [
+    "AnyEntry",
+    "Entry",
+    "Notice",
+    "Page",
+    "Unsent",
+    "UnsentPage",
+    "accept",
+    "destinations",
+    "forward",
+    "tell",
+    "unsent",
+]
 
 #: Entries of one page: a call of `accept` stores as many.
 _PAGE: Final = 100
+#: Entries that are looked at in one call.
+_LOOKED_AT: Final = 500
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -61,6 +75,41 @@ class Page(msgspec.Struct, frozen=True):
     lane: str
     left: int
     entries: tuple[AnyEntry, ...]
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """An entry that waits in an outbox, by the id of the message, or of the group of calls, that it is to store.
+
+    `entry`: its id in the stream; `message_id`: '' of other entries; `item`: the message as its queue would store it.
+    """
+
+    entry: bytes
+    message_id: str
+    item: bytes
+
+    @property
+    def written_ms(self) -> int:
+        """When the ack counted that it came of, by the clock of its server."""
+        return int(self.entry.partition(b"-")[0]) // NUMBERS_PER_MS
+
+
+class UnsentPage(msgspec.Struct, frozen=True):
+    """Entries of an outbox in their order, and where the next page begins; '' after the last one."""
+
+    entries: tuple[Unsent, ...]
+    rest: str
+
+
+def unsent(keys: QueueKeys, destination: str, start: str = "-") -> Command[UnsentPage]:
+    """Read up to 500 entries for a destination from `start` on, and leave them there."""
+
+    def decode(reply: Any) -> UnsentPage:
+        full = len(reply) == _LOOKED_AT
+        rest = f"({reply[-1][0].decode()}" if full else ""
+        return UnsentPage(tuple(_unsent(*entry) for entry in reply), rest)
+
+    key = keys.outbox(destination)
+    return raw("XRANGE", key, start, "+", "COUNT", _LOOKED_AT, decode=decode)
 
 
 def destinations(keys: QueueKeys) -> Command[list[str]]:
@@ -135,6 +184,14 @@ def tell(
         return int(accepted(reply, keys.queue, lane)[2])
 
     return Command(load_script("tell"), (keys.producers, keys.meta), tuple(args), decode)
+
+
+def _unsent(entry: bytes, flat: Sequence[bytes]) -> Unsent:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    head = fields.get(b"head", b"")
+    named = head.removeprefix(b"q1 ").strip() or fields.get(b"open", b"")
+    item = head + b"0 0 0 0 0" + fields.get(b"tail", b"")
+    return Unsent(entry, named.decode("utf-8", "replace"), item)
 
 
 def _entry(number: bytes, flat: Sequence[bytes]) -> AnyEntry:
