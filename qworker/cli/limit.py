@@ -9,7 +9,7 @@ import click
 from qworker.cli.framework.commands import CommandGroup, json_option
 from qworker.cli.framework.output import Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE
-from qworker.cli.framework.terminal import Column
+from qworker.cli.framework.terminal import Column, note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,13 +69,12 @@ def command() -> None:
 def list_all(session: Session, queue: str | None) -> Output:
     """List the limits of a queue, or of all queues."""
     if queue is None:
-        by_queue = {name: limits_of(session, name) for name in session.queues.names()}
+        by_queue = _of_all(session)
         return Output(
             {
                 "queues": [
                     {"queue": name, "limits": limit_documents(found)}
                     for name, found in by_queue.items()
-                    if found
                 ]
             },
             Table(
@@ -218,6 +217,24 @@ def limits_of(session: Session, queue: str) -> dict[str, tuple[Limit, list[str]]
         )
         for name, limit in found.items()
     }
+
+
+def _of_all(session: Session) -> dict[str, dict[str, tuple[Limit, list[str]]]]:
+    """Read the limits of all queues: asks in one trip which have any. Those that cannot be read are named."""
+    from qworker.client.manage.limits import stored_limits
+    from qworker.errors import QworkerError
+
+    names = session.queues.names()
+    answers = session.client.execute_each(
+        [stored_limits(session.queues.ref(name)) for name in names]
+    )
+    found = {}
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, QworkerError):
+            note(f"warning: queue {name} cannot be read: {answer}")
+        elif answer:
+            found[name] = limits_of(session, name)
+    return found
 
 
 def limit_documents(found: Mapping[str, tuple[Limit, list[str]]]) -> list[dict[str, Any]]:

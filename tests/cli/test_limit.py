@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from qworker.engine.raw import raw
 from tests.cli.conftest import table
 
 
@@ -33,7 +34,7 @@ def test_groups_show_what_they_wait_for(run, shop):
     queue.send_all([b"1", b"2", b"3"], group="a", ordered=True)
     queue.receive(1)
     (row,) = table(run("limit", "groups", "crm").lines)
-    assert row["WAITING"], row["RUNNING"] == ("2", "1")
+    assert (row["WAITING"], row["RUNNING"]) == ("2", "1")
     (group,) = run("limit", "groups", "crm", "--json").json["groups"]
     assert (group["group"], group["ordered"], group["waits_for"]) == ("a", True, "concurrency")
     assert "(2 in groups, see qworker limit groups crm)" in run("queue", "show", "crm").out
@@ -55,6 +56,19 @@ def test_limits_of_all_queues_are_listed(run, shop):
         "crm",
         "mails",
     ]
+
+
+def test_a_broken_queue_is_named_and_the_limits_of_the_others_are_listed(run, shop):
+    """Another program has made its key of limits a list."""
+    for name in ("crm", "mails"):
+        shop.queue(name).create()
+        shop.queue(name).set_limit("a", rate="1/m")
+    key = f"{shop.namespace}:{{crm}}:limits"
+    shop.client.execute(raw("DEL", key))
+    shop.client.execute(raw("RPUSH", key, "x"))
+    listed = run("limit", "ls")
+    assert [row["QUEUE"] for row in table(listed.lines)] == ["mails"]
+    assert f"warning: queue crm cannot be read: key {key!r} holds another type" in listed.err
 
 
 def test_a_limit_shows_how_much_of_it_is_used(run, shop):

@@ -13,6 +13,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.fields import kinds_of, unknown_option
 from qworker.engine import groups as commands
+from qworker.engine.command import Command
 from qworker.engine.groups import GroupState
 from qworker.errors import InvalidOptionError
 from qworker.formats import span
@@ -31,6 +32,7 @@ __all__ = [
     "remove_limit",
     "set_limit",
     "shared_limits",
+    "stored_limits",
     "waits_for",
 ]
 
@@ -114,6 +116,11 @@ def limits(queue: QueueRef) -> Plan[dict[str, Limit]]:
         else Limit.of_words(words)
         for name, words in sorted(stored.items())
     }
+
+
+def stored_limits(queue: QueueRef) -> Command[dict[str, str]]:
+    """Make the command that reads the limits of a queue as they are stored, so that one trip asks many queues."""
+    return commands.limits(queue.keys)
 
 
 def shared_limits(queue: QueueRef) -> Plan[dict[str, SharedLimit]]:
