@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from qworker.pipeline.jobs import composed as judging
+from qworker.pipeline.jobs import composition_verdicts as judging
 from qworker.pipeline.jobs.audit import audit
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import audit_increment, read_events

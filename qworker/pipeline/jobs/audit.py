@@ -11,7 +11,7 @@ message is judged by the events that are there.
     unsure             absent like a lost one, but its end may be in a hole of the journal, or in an event `unsure`: a
                        call whose acks counted only in part
     duplicate_rows     rows that are there again: a copied file, two archivers; no message is accused because of them
-    step_twice, group_decided_twice, group_undecided, group_unsure: `qworker.pipeline.jobs.composed`
+    step_twice, group_decided_twice, group_undecided, group_unsure: `qworker.pipeline.jobs.composition_verdicts`
     gaps               holes in the numbers of the journal, and why: `qworker.pipeline.jobs.holes`. A queue that is gone
                        is one if a message of it is unsure: most queues that are removed have nothing left to tell
     untold             the gaps in which anything may have happened: the journal was off, or new, or is gone
@@ -33,9 +33,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs import composed
+from qworker.pipeline.jobs import composition_verdicts
 from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
-from qworker.pipeline.jobs.composed import Compositions
+from qworker.pipeline.jobs.composition_verdicts import Compositions
 from qworker.pipeline.jobs.compositions import is_composed
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
@@ -117,7 +117,7 @@ def audit(
         taken = None if snapshot is None else snapshot.taken
         found = Compositions()
         if read["composed"]:
-            found = composed.judge(record, window, taken=taken, seen=seen)
+            found = composition_verdicts.judge(record, window, taken=taken, seen=seen)
             samples |= found.samples
         holes = [hole for hole in record.holes if window.reaches(hole)]
         if any(hole.why == GONE for hole in holes):

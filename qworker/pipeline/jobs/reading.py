@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.pipeline.jobs.archived import Continued, continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
 from qworker.pipeline.jobs.carrying import unfinished
-from qworker.pipeline.jobs.composed import Compositions, carried
+from qworker.pipeline.jobs.composition_verdicts import Compositions, carried
 from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.deleted import Deleted, Earlier
 from qworker.pipeline.jobs.holes import GONE

@@ -32,7 +32,7 @@ from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.reading import reach, read_events
 from qworker.pipeline.jobs.record import Record, examine
 from qworker.pipeline.jobs.store import Place, cannot_write, one_line, open_write
-from qworker.pipeline.report import composed, event_counts, message_counts
+from qworker.pipeline.report import event_counts, message_counts, runs_and_groups
 from qworker.pipeline.report.document import Waiting, draw, new_sums
 from qworker.pipeline.report.scope import Scope
 from qworker.pipeline.report.sums import Sums
@@ -169,8 +169,10 @@ def _report(
         message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("runs and groups of calls")
         events_of_both = _real(record.events)
-        open_groups, groups = composed.count_groups(events_of_both, over, moving)
-        waiting = Waiting(composed.count_runs(messages, events_of_both, over, moving), open_groups)
+        open_groups, groups = runs_and_groups.count_groups(events_of_both, over, moving)
+        waiting = Waiting(
+            runs_and_groups.count_runs(messages, events_of_both, over, moving), open_groups
+        )
         on_step("dead letters")
         dead = message_counts.dead_letters(rows)
         before = [] if last is None else [last.sums.wider(new.width_s)]

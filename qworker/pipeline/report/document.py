@@ -14,7 +14,7 @@ from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import Hole
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.record import examine
-from qworker.pipeline.report import composed, event_counts, message_counts, tables
+from qworker.pipeline.report import event_counts, message_counts, runs_and_groups, tables
 from qworker.pipeline.report.buckets import (
     Buckets,
     backlogs,
@@ -69,7 +69,8 @@ def make_document(
         message_counts.count_messages(parted, scope.targets, sums)
         on_step("runs and groups of calls")
         longest = Waiting(
-            composed.count_runs(parted, whole, sums), composed.count_groups(whole, sums)[0]
+            runs_and_groups.count_runs(parted, whole, sums),
+            runs_and_groups.count_groups(whole, sums)[0],
         )
         on_step("dead letters")
         dead = message_counts.dead_letters(messages)
@@ -154,8 +155,8 @@ def draw(
     document["workers"] = tables.workers(sums, document["tasks"], buckets)
     document["dead"] = [tables.dead_letter(row, scope.namespace) for row in dead]
     until_ms = document["data"]["last_ms"]
-    document["runs"] = composed.runs_of(sums, longest.runs, until_ms)
-    document["groups"] = composed.groups_of(sums, longest.groups, until_ms)
+    document["runs"] = runs_and_groups.runs_of(sums, longest.runs, until_ms)
+    document["groups"] = runs_and_groups.groups_of(sums, longest.groups, until_ms)
     document["sla"] = tables.sla(sums, scope)
     document["gaps"] = tables.gaps(holes, scope)
     document["forecast"] = {"method": METHOD, "queues": _forecasts(document)}
