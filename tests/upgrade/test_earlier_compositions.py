@@ -96,13 +96,16 @@ def tasks(app: QWorker) -> tuple[Any, Any, Any]:
 
 if _is_known():  # without, there is nothing to test, and nothing to skip
 
-    def test_a_worker_without_groups_loses_none(mixed: Mixed) -> None:
+    def test_a_worker_without_groups_loses_none(
+        mixed: Mixed, request: pytest.FixtureRequest
+    ) -> None:
         """It runs calls and buries them, with the reason; redriven after the update they complete their groups.
 
         Runs that it knows go on with either version, and no step is called again that was recorded.
         """
         lab = mixed.lab
         app = QWorker(lab.namespace, url=lab.url)
+        request.addfinalizer(app.close)
         square, total, order = tasks(app)
         old = [mixed.worker("old"), mixed.daemon("old")]
         groups = [
