@@ -262,12 +262,13 @@ class TestFlows:
     ) -> None:
         """Handlers run at least once."""
         lines = ["link p0/1-4 id1", "value p0/run-4 0 a", "ended p0/run-4", "ended p0/5-4"]
-        lines += ["link p0/all-4 id2", "ended p0/all-4"]
+        lines += ["done p0/inner-4", "link p0/all-4 id2", "ended p0/all-4"]
         assert self._figures(tmp_path, *lines, *lines) == {
             "chains": 1,
             "groups": 1,
             "runs": 1,
             "gathers": 0,
+            "nested": 1,
             "forked": 0,
             "misplaced": 0,
             "rewritten": 0,

@@ -13,7 +13,9 @@ from pathlib import Path
 from verification.faults.mutating import catch_all
 from verification.faults.mutations import MUTATIONS
 from verification.faults.playing import Played, play
-from verification.faults.report import print_row, print_table, report_of
+from verification.faults.repeating import flows_of, until_each
+from verification.faults.report import print_flows, print_row, print_table, report_of
+from verification.faults.row import Row
 from verification.faults.rows import ROWS, chosen
 from verification.faults.server import FaultServer
 from verification.faults.soak import print_soak, soak
@@ -50,21 +52,27 @@ def main() -> int:
 
 def _play(given: argparse.Namespace) -> dict[str, object]:
     begun, played = time.monotonic(), list[Played]()
-    for row in chosen(given.faults):
-        commit = given.faults == "commit"
-        seconds = given.seconds or (row.commit_s if commit else 0.0)
-        played.append(
-            play(
-                row,
-                seed=given.seed,
-                seconds=seconds,
-                patience=given.patience,
-                small=commit or given.small,
-                keep=given.keep,
-            )
+    commit = given.faults == "commit"
+
+    def play_row(row: Row, flows: int) -> Played:
+        return play(
+            row,
+            seed=given.seed + sum(each.row is row for each in played),
+            seconds=given.seconds or (row.commit_s if commit else 0.0),
+            patience=given.patience,
+            small=commit or given.small,
+            keep=given.keep,
+            flows=flows,
         )
-        print_row(played[-1])
+
+    for each in until_each(chosen(given.faults), given.each, play_row):
+        played.append(each)
+        print_row(each)
+        if given.each:
+            print_flows(flows_of(played))
     report = report_of(played, given.seed, time.monotonic() - begun, given.rtt)
+    if given.each:
+        report["passed"] = report["passed"] and min(flows_of(played).values()) >= given.each
     print_table(report)
     return report
 
@@ -85,6 +93,7 @@ def _arguments() -> argparse.Namespace:
     add("--mutations", action="store_true", help="plant each of them")
     add("--soak", action="store_true", help="watch memory under load")
     add("--seconds", type=float, default=0.0, help="of each fault, or of the soak; 0: its own")
+    add("--each", type=int, default=0, metavar="N", help="play on until N flows of each kind ended")
     add("--seed", type=int, default=random.randrange(10**6))
     add("--json", type=Path, help="write the report here")
     add("--rtt", type=_distance, default=0.0, metavar="MS", help="put all servers so far away")

@@ -47,6 +47,7 @@ def figures_of(history: Path) -> Mapping[str, float]:
     links: dict[str, set[str]] = {}
     values: dict[tuple[str, str], set[str]] = {}
     ended: set[str] = set()
+    nested: set[str] = set()
     misplaced: set[str] = set()
     for event in events_of(history):
         match event.word, event.rest:
@@ -56,6 +57,8 @@ def figures_of(history: Path) -> Mapping[str, float]:
                 values.setdefault((key, step), set()).add(value)
             case "ended", (key,):
                 ended.add(key)
+            case "done", (key,) if "/inner-" in key or "/mid-" in key:
+                nested.add(key)
             case "misplaced", (key,):
                 misplaced.add(key)
     runs, groups, gathers = (
@@ -64,6 +67,7 @@ def figures_of(history: Path) -> Mapping[str, float]:
     return {
         "chains": len(ended) - runs - groups - gathers,
         "groups": groups,
+        "nested": len(nested),
         "runs": runs,
         "gathers": gathers,
         "misplaced": len(misplaced),

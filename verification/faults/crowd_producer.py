@@ -34,18 +34,15 @@ def _start(name: str, number: int, history: History) -> None:
     """Start a crowd, and note what became of that."""
     calls, callback = f"{name}/c{number}", f"{name}/all"
     ranges = [(calls, 0, SIZE - 1), (callback, number, number)]
-    for words in ranges:
-        history.note("sending", *words, synced=True)
+    history.note_all("sending", ranges)
     members = [TASKS[n % len(TASKS)].call(f"{calls}-{n}") for n in range(SIZE)]
     try:
         group(members).then(count, f"{callback}-{number}").send()
     except QworkerError as error:
-        for words in ranges:
-            history.note("doubt" if in_doubt(error) else "refused", *words)
+        history.note_all("doubt" if in_doubt(error) else "refused", ranges)
         time.sleep(0.02)
         return
-    for words in ranges:
-        history.note("sent", *words, synced=True)
+    history.note_all("sent", ranges, synced=True)
 
 
 if __name__ == "__main__":

@@ -109,18 +109,16 @@ class Flows:
 
     def _start(self, producers: list[str], number: int, send: Callable[[], object]) -> bool:
         """Start a flow; returns whether it may have been stored."""
-        for producer in producers:
-            self._history.note("sending", producer, number, number, synced=True)
+        words = [(producer, number, number) for producer in producers]
+        self._history.note_all("sending", words)
         try:
             send()
         except QworkerError as error:
             doubtful = in_doubt(error)
-            for producer in producers:
-                self._history.note("doubt" if doubtful else "refused", producer, number, number)
+            self._history.note_all("doubt" if doubtful else "refused", words)
             time.sleep(0.02)
             return doubtful
-        for producer in producers:
-            self._history.note("sent", producer, number, number, synced=True)
+        self._history.note_all("sent", words, synced=True)
         return True
 
     def signal(self) -> None:

@@ -98,8 +98,11 @@ def play(
     patience: float = 1.0,
     small: bool = False,
     keep: bool = False,
+    flows: int = 0,
 ) -> Played:
     """Play a row. `seconds` of fault, 0 for the row's own; `patience` stretches bounds on times.
+
+    `flows`: of each kind, at least so many are started under the fault, however long that takes.
 
     `small`: with one child per worker and one producer, which start sooner. `keep`: histories and logs of a row that
     did not pass stay where the problem says.
@@ -119,6 +122,7 @@ def play(
                 seconds=seconds or row.seconds,
                 chance=random.Random(f"{seed} {row.name}"),
                 mutation=mutation,
+                flows=flows,
             )
             with stage:
                 _play(row, stage, played, patience)

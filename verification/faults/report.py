@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verification.faults.playing import Played
+from verification.faults.repeating import flows_of
 from verification.faults.row import ALWAYS
 
-__all__ = ["print_row", "print_table", "report_of"]
+__all__ = ["print_flows", "print_row", "print_table", "report_of"]
 
 _TOTALS = (
     "attempts",
@@ -32,6 +33,7 @@ def report_of(
     rows = [each.document() for each in played]
     return {
         **{name: sum(row[name] for row in rows) for name in _TOTALS},
+        "flows": flows_of(played),
         "passed": all(row["passed"] or row["reason"] for row in rows) and bool(rows),
         "not_played": [row["fault"] for row in rows if row["reason"]],
         "seed": seed,
@@ -63,6 +65,14 @@ def print_row(played: Played) -> None:
         print(f"           PROBLEM {problem}", flush=True)
 
 
+def print_flows(flows: Mapping[str, int]) -> None:
+    """Say how many flows have ended until now."""
+    print(
+        f"           until now {', '.join(f'{kind} {n:,}' for kind, n in flows.items())}",
+        flush=True,
+    )
+
+
 def _figures(figures: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in figures.items() if name not in _TOTALS)
 
@@ -83,6 +93,8 @@ def print_table(report: dict[str, Any]) -> None:
     print(
         f"\n{totals}\nseed {report['seed']}, {report['seconds']:.0f} s, servers {report['rtt_ms']:g} ms away"
     )
+    if any(report["flows"].values()):
+        print(", ".join(f"{kind} {number:,}" for kind, number in report["flows"].items()))
     if report["not_played"]:
         print(f"not played here: {', '.join(report['not_played'])}")
     print("passed" if report["passed"] else "FAILED", flush=True)

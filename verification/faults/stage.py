@@ -7,6 +7,7 @@ better than these notes.
 from __future__ import annotations
 
 import random
+import re
 import signal
 import sys
 import time
@@ -38,11 +39,14 @@ DEADLINE_S = 180.0
 #: Words of a process that has had an answer from the server, and how much of its history is read for them.
 _HEARING = (b"heard", b"sent", b"ticked", b"acked")
 _TAIL = 65536
+#: A producer's note that the last flow of its turn, which has one of each kind, is confirmed.
+_STARTED = re.compile(rb" sent \S+/run ")
 
 
 class Stage(Processes):
     """One namespace on one server, under a load, for `seconds`. A context: leaving it ends all processes.
 
+    `flows`: so many of each kind are to be started, by a load that then lasts longer (`verification.faults.repeating`).
     `in_use` are its queues. `measured`: figures by name, for bounds. `losses`: process → the moments at which it was
     lost, ns. `gone`: keys of messages that the course has deleted. `chance` is the row's.
     """
@@ -56,9 +60,10 @@ class Stage(Processes):
         seconds: float,
         chance: random.Random,
         mutation: str = "",
+        flows: int = 0,
     ) -> None:
         super().__init__(server, directory, load, mutation)
-        self.seconds, self.chance = seconds, chance
+        self.seconds, self.chance, self.flows = seconds, chance, flows
         self.in_use = [*dict.fromkeys(["load", "aload", *load.queues.split(",")])]
         self.measured: dict[str, float] = {}
         self.losses: dict[int, list[int]] = {}
@@ -130,14 +135,17 @@ class Stage(Processes):
     # -- time ----------------------------------------------------------------------------------
 
     def goes_on(self, every_s: float = 0.25, **wanted: float) -> Iterator[None]:
-        """Come by every so often while the load lasts, and until the figures that are `wanted` have come together."""
+        """Come by every so often while the load lasts, and until the figures that are `wanted` have come together.
+
+        It lasts `seconds`, and at most three minutes longer for `flows` and those figures.
+        """
         ending = self._begun + self.seconds
         while True:
             time.sleep(every_s)
             yield
-            late = time.monotonic() >= ending
+            late = time.monotonic() >= ending and self.started_flows() >= self.flows
             enough = all(self.measured.get(name, 0) >= number for name, number in wanted.items())
-            if late and (enough or time.monotonic() > ending + DEADLINE_S):
+            if (late and enough) or time.monotonic() > ending + DEADLINE_S:
                 return
 
     def until(
@@ -270,6 +278,14 @@ class Stage(Processes):
                 if (started := starts.get(f"{producer}-{number}")) is not None:
                     delays.append(max(0, started - event.at) / 1e9)
         return sorted(delays)
+
+    def started_flows(self) -> int:
+        """How many flows of each kind were started, and confirmed; not counted, 0, where `flows` is 0."""
+        if not self.flows:
+            return 0
+        pids = [producer.process.pid for producer in self.producers]
+        paths = [path for pid in pids for path in self.history.glob(f"{pid}-*.history")]
+        return sum(len(_STARTED.findall(path.read_bytes())) for path in paths)
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Every log line of an event, of all processes that were."""

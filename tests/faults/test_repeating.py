@@ -1,0 +1,79 @@
+"""`--each`: rows are played until enough flows of every kind have ended, and no longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from verification.faults.history import History, events_of
+from verification.faults.playing import Played, play
+from verification.faults.repeating import FLOWS, flows_of, until_each
+from verification.faults.row import Row
+from verification.faults.rows import ROWS
+
+CHAINS, CROWDS = ROWS["C1"], ROWS["C1m"]
+
+
+def ended(row: Row, number: int) -> Played:
+    """What a play came to in which so many flows of each kind ended."""
+    return Played(row, 1, figures=dict.fromkeys(FLOWS, float(number)))
+
+
+def test_rows_share_what_is_missing_and_are_played_again() -> None:
+    """Two rows, of which one brings all it is asked for and the other half: 100, then the 25 that are missing."""
+    asked: list[tuple[str, int]] = []
+
+    def brings(row: Row, flows: int) -> Played:
+        asked.append((row.name, flows))
+        return ended(row, flows if row is CHAINS else flows // 2)
+
+    played = list(until_each([CHAINS, ROWS["C2"]], 100, brings))
+    assert asked[:4] == [("C1", 50), ("C2", 50), ("C1", 13), ("C2", 13)]
+    assert min(flows_of(played[:-1]).values()) < 100 <= min(flows_of(played).values())
+
+
+def test_rows_without_flows_of_every_kind_are_played_once() -> None:
+    """A crowd has groups alone; it is played, and not asked for a share."""
+    asked: list[tuple[str, int]] = []
+
+    def brings(row: Row, flows: int) -> Played:
+        asked.append((row.name, flows))
+        return ended(row, min(flows, 6))
+
+    list(until_each([CHAINS, CROWDS], 12, brings))
+    assert asked == [("C1", 12), ("C1m", 0), ("C1", 6)]
+
+
+def test_a_pass_that_brings_nothing_is_the_last() -> None:
+    """Rows that cannot be played here do not go on for ever."""
+    played = list(until_each([CHAINS], 5, lambda row, flows: ended(row, 0)))
+    assert len(played) == 1
+
+
+def test_without_a_number_each_row_is_played_once() -> None:
+    """As for every run of all rows."""
+    played = list(until_each([CHAINS, CROWDS], 0, lambda row, flows: ended(row, 3)))
+    assert [each.row for each in played] == [CHAINS, CROWDS]
+
+
+def test_notes_of_one_call_are_lines_of_one_word(tmp_path: Path) -> None:
+    """They are read as if each had been written by itself."""
+    history = History(str(tmp_path))
+    history.note_all("sent", [("p0/1", 1, 1), ("p0/2", 1, 1)], synced=True)
+    history.note("done", "p0/1-1")
+    assert [(event.word, event.rest, event.pid) for event in events_of(tmp_path)] == [
+        ("sent", ("p0/1", "1", "1"), os.getpid()),
+        ("sent", ("p0/2", "1", "1"), os.getpid()),
+        ("done", ("p0/1-1",), os.getpid()),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_row_of_flows_lasts_until_its_share_has_ended() -> None:
+    """Its own time is a moment; the flows of each kind that it was asked for have ended."""
+    played = play(CHAINS, seed=1, seconds=0.1, patience=20, small=True, flows=12)
+    assert played.problems == []
+    assert min(flows_of([played]).values()) >= 12
