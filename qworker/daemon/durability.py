@@ -18,6 +18,7 @@ from qworker.engine.command import Command
 from qworker.engine.raw import raw, server_info
 from qworker.errors import (
     AccessDeniedError,
+    LoginError,
     ServerError,
     UnsupportedServerError,
     server_refused,
@@ -255,9 +256,14 @@ def _yes_no(flag: str | None) -> str | None:
 
 
 def _read(client: Client, command: Command[dict[str, str]]) -> dict[str, str]:
-    """Execute a command; nothing if it is forbidden, renamed away or does not know these arguments."""
+    """Execute a command; nothing if it is forbidden, renamed away or does not know these arguments.
+
+    Raises `LoginError`: without a login no setting is readable, and that is the problem to report.
+    """
     try:
         return client.execute(command, give_up_s=_GIVE_UP_S)
+    except LoginError:
+        raise
     except (AccessDeniedError, UnsupportedServerError):
         return {}
     except ServerError as error:

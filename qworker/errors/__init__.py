@@ -58,7 +58,8 @@ QworkerError
 │   ├── NotPersistedError         the server cannot write to disk (MISCONF)
 │   ├── NoReplicasError           the master has too few replicas (NOREPLICAS)
 │   ├── OutOfMemoryError          maxmemory is reached
-│   ├── AccessDeniedError         wrong password, or a command or key that the ACL forbids
+│   ├── AccessDeniedError         a command or key that the ACL forbids
+│   │   └── LoginError            wrong user or password, or none
 │   └── UnsupportedServerError    the server is older than Redis 7.0
 ├── StoreError                    the embedded store cannot be started or opened
 ├── AppLoadError                  the module that holds the app cannot be imported
@@ -148,6 +149,7 @@ from qworker.errors.server import (
     ClusterMovingError,
     InDoubtError,
     LoadingError,
+    LoginError,
     NoReplicasError,
     NotPersistedError,
     OutOfMemoryError,
@@ -193,6 +195,7 @@ __all__ = [
     "LeaseLostError",
     "LeaseUsedError",
     "LoadingError",
+    "LoginError",
     "NoReplicasError",
     "NoResultError",
     "NotPersistedError",

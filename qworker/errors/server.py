@@ -12,6 +12,7 @@ __all__ = [
     "ClusterMovingError",
     "InDoubtError",
     "LoadingError",
+    "LoginError",
     "NoReplicasError",
     "NotPersistedError",
     "OutOfMemoryError",
@@ -128,6 +129,10 @@ class OutOfMemoryError(ServerError):
 
 class AccessDeniedError(ServerError):
     """Wrong user or password, or a command or key that the user's ACL forbids."""
+
+
+class LoginError(AccessDeniedError):
+    """The server refused user and password, or asks for a password that the URL lacks. No call works."""
 
 
 class UnsupportedServerError(ServerError):

@@ -18,6 +18,7 @@ from qworker.errors import (
     ClusterMovingError,
     InDoubtError,
     LoadingError,
+    LoginError,
     NoReplicasError,
     NotPersistedError,
     OutOfMemoryError,
@@ -58,14 +59,17 @@ _RULES: Final[dict[str, tuple[type[ServerError], str]]] = {
         "the server has reached maxmemory; consume messages, or raise maxmemory",
     ),
     "NOAUTH": (
-        AccessDeniedError,
+        LoginError,
         "the server requires a password; put user:password@ into the URL (QWORKER_URL)",
     ),
     "WRONGPASS": (
-        AccessDeniedError,
+        LoginError,
         "wrong user or password; check them in the URL (QWORKER_URL)",
     ),
-    "NOPERM": (AccessDeniedError, "the user's ACL forbids this command or key; extend its rules"),
+    "NOPERM": (
+        AccessDeniedError,
+        "the user's ACL forbids this command or key; give it the rules that qworker acl prints",
+    ),
 }
 
 #: The end of an error that was raised while a script ran; Valkey leaves out the SHA1.
@@ -127,7 +131,7 @@ def map_error(error: Exception, *, sent: bool, key: Key | None = None) -> Server
         kind, advice = _RULES[code]
         return kind(f"{advice} (the server said: {_with_code(code, text)})")
     if isinstance(error, redis_errors.AuthenticationError):
-        return AccessDeniedError(
+        return LoginError(
             "the server refused user and password; check them in the URL (QWORKER_URL) "
             f"(the server said: {text})"
         )

@@ -9,6 +9,7 @@ import pytest
 
 from qworker.client.execute.sync import Client
 from qworker.daemon.durability import Durability, Grade, Weakness, inspect_server
+from qworker.errors import LoginError
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.ports import free_port
@@ -100,6 +101,16 @@ def test_where_nothing_may_be_read_all_is_unknown() -> None:
     assert grades(report) == {"appendonly": UNKNOWN, "maxmemory-policy": UNKNOWN}
     assert (report.version, report.durable) == ("unknown", None)
     assert "allow the commands INFO and CONFIG GET" in str(report.findings[0])
+
+
+@pytest.mark.parametrize("login", ["", "app:wrong@", ":wrong@"])
+def test_without_a_login_the_password_is_the_problem(login: str) -> None:
+    """A server that refuses the login is reported as that, not as one that hides its settings."""
+    with (
+        servers.start("redis", *SOUND, "--requirepass", "right") as server,
+        pytest.raises(LoginError, match=r"check them in the URL|put user:password@"),
+    ):
+        seen(f"unix://{login}{server.socket}")
 
 
 def test_passwords_are_not_asked_for() -> None:

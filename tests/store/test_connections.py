@@ -18,9 +18,9 @@ import redis.asyncio
 from structlog.testing import capture_logs
 
 from qworker.errors import (
-    AccessDeniedError,
     InDoubtError,
     InvalidOptionError,
+    LoginError,
     UnavailableError,
     UnsupportedServerError,
 )
@@ -501,14 +501,14 @@ class TestAFailedConnect:
         """A wrong and a missing password have different errors."""
         with servers.start("valkey", "--requirepass", "right") as server:
             wrong = server.url.replace("unix://", f"unix://:{SECRET}@")
-            self.both(wrong, AccessDeniedError, "wrong user or password.*WRONGPASS")
-            self.both(server.url, AccessDeniedError, "put user:password@ into the URL.*NOAUTH")
+            self.both(wrong, LoginError, "wrong user or password.*WRONGPASS")
+            self.both(server.url, LoginError, "put user:password@ into the URL.*NOAUTH")
             assert run(server.url.replace("unix://", "unix://:right@"), "PING") == b"PONG"
 
     def test_a_password_for_a_server_without_one(self, store_url):
         """The error says that the server has no password."""
         url = store_url.replace("unix://", f"unix://:{SECRET}@")
-        self.both(url, AccessDeniedError, "without any password configured|WRONGPASS")
+        self.both(url, LoginError, "without any password configured|WRONGPASS")
 
     def test_a_server_that_quotes_the_password(self):
         """A server with a renamed AUTH quotes its arguments in the error; ours does not, nor does its cause."""

@@ -18,6 +18,7 @@ from qworker.errors import (
     ClusterMovingError,
     InDoubtError,
     LoadingError,
+    LoginError,
     NoReplicasError,
     NotPersistedError,
     OutOfMemoryError,
@@ -150,11 +151,11 @@ class TestRealServers:
         user = server.url.replace("unix://", "unix://u:pw@")
         for command in (("LLEN", "mine:l"), ("RPUSH", "yours:l", "x")):
             error = refusal(user, *command)
-            words = ("the user's ACL forbids this command or key", "NOPERM")
+            words = ("the user's ACL forbids this command or key; give it the rules that", "NOPERM")
             self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
         error = refusal(server.url, "AUTH", "u", "wrong")
         words = ("wrong user or password; check them in the URL (QWORKER_URL)", "WRONGPASS")
-        self.check(error, AccessDeniedError, RetryRule.NEVER, *words)
+        self.check(error, LoginError, RetryRule.NEVER, *words)
 
     @pytest.mark.bad_input("server: too old, or another one")
     def test_an_unknown_command(self, server):
@@ -256,9 +257,9 @@ class TestRealServers:
     [
         ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterMovingError),
         ("CLUSTERDOWN The cluster is down", ClusterMovingError),
-        ("NOAUTH Authentication required.", AccessDeniedError),
+        ("NOAUTH Authentication required.", LoginError),
         ("ERR max number of clients reached", UnavailableError),
-        ("ERR invalid password", AccessDeniedError),
+        ("ERR invalid password", LoginError),
         ("BUSYGROUP Consumer Group name already exists", ServerError),
         ("NOSCRIPT No matching script. Please use EVAL.", ScriptsNotLoadedError),
         ("", ServerError),
