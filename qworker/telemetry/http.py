@@ -7,6 +7,7 @@ not lock out probes and scrapes. One request per connection; no page shows a mes
 
 from __future__ import annotations
 
+import errno
 import io
 import socket
 import threading
@@ -71,7 +72,7 @@ class MetricsListener:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._server = _Server((host, port), family, self._answer)
         except OSError as error:
-            _log.warning("metrics_not_served", host=host, port=port, problem=str(error))
+            _log.warning("metrics_not_served", host=host, port=port, problem=_problem(error))
             return False
         threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
@@ -96,6 +97,13 @@ class MetricsListener:
         if problem is None:
             return _words(HTTPStatus.OK, "ok")
         return _words(HTTPStatus.SERVICE_UNAVAILABLE, problem)
+
+
+def _problem(error: OSError) -> str:
+    """Say why an address cannot be listened on, and what to change."""
+    if error.errno == errno.EADDRINUSE:
+        return "another process listens there; set another metrics port, or 0 for any free one"
+    return f"{error.strerror or error}; check the metrics host and port"
 
 
 def _words(status: HTTPStatus, text: str) -> tuple[HTTPStatus, str, bytes]:

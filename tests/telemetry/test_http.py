@@ -255,6 +255,9 @@ def test_a_port_in_use_is_logged_and_work_continues(
     other.stop()
     (line,) = events(logs, "metrics_not_served")
     assert (line["log_level"], line["port"]) == ("warning", port)
+    assert line["problem"] == (
+        "another process listens there; set another metrics port, or 0 for any free one"
+    )
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
