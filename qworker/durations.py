@@ -21,7 +21,11 @@ MAX_MS: Final = 2**53
 
 _UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _TEXT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
-_FORMS: Final = "write a duration such as '250ms', '30s', '10m', '2h' or '7d', a timedelta, or a number of seconds"
+_TEXTS: Final = "write a duration such as '250ms', '30s', '10m', '2h' or '7d'"
+_FORMS: Final = f"{_TEXTS}, a timedelta, or a number of seconds"
+#: Digits of a number without a unit that its error repeats.
+_LONGEST_NUMBER: Final = 12
+_NO_UNIT: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
 
 def duration_ms(value: object, field: str, *, minimum_ms: int = 0, maximum_ms: int = MAX_MS) -> int:
@@ -36,7 +40,8 @@ def duration_ms(value: object, field: str, *, minimum_ms: int = 0, maximum_ms: i
         if isinstance(error, InvalidOptionError):
             raise
         # Too many digits for an int that Python converts, or for a float.
-        raise InvalidOptionError(field, f"{shown(value)} is out of range", _FORMS) from error
+        forms = _TEXTS if isinstance(value, str) else _FORMS
+        raise InvalidOptionError(field, f"{shown(value)} is out of range", forms) from error
     if not minimum_ms <= milliseconds <= maximum_ms:
         raise InvalidOptionError(
             field,
@@ -63,7 +68,13 @@ def _milliseconds(value: object, field: str) -> int:
     if isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise InvalidOptionError(field, f"{shown(value)} is not a duration", _FORMS)
+            # A command line has no numbers and timedeltas: text is answered with text.
+            forms = (
+                f"add a unit: '{value}s', or ms, m, h, d"
+                if _NO_UNIT.fullmatch(value) and len(value) < _LONGEST_NUMBER
+                else _TEXTS
+            )
+            raise InvalidOptionError(field, f"{shown(value)} is not a duration", forms)
         number, unit = match.groups()
         if "." in number:
             return round(float(number) * _UNITS_MS[unit])

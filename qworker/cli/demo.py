@@ -8,15 +8,14 @@ import click
 
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.output import wants_json
+from qworker.cli.framework.parameters import NumberRange
 
 __all__ = ["command"]
 
 
 @click.command(cls=Verb)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--procs", type=click.IntRange(1, 64), help="Worker processes. [default: one per core]"
-)
+@click.option("--procs", type=NumberRange(1, 64), help="Worker processes. [default: one per core]")
 @click.option("--keep", is_flag=True, help="Keep the store running until Ctrl-C, to inspect it.")
 @click.option(
     "--spark",

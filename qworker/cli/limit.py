@@ -8,7 +8,7 @@ import click
 
 from qworker.cli.framework.commands import CommandGroup, json_option
 from qworker.cli.framework.output import Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column, note
 
 if TYPE_CHECKING:
@@ -186,7 +186,12 @@ def remove(session: Session, queue: str, name: str) -> Output:
 @command.command("groups")
 @click.argument("queue", type=QUEUE)
 @click.option(
-    "--most", type=click.IntRange(1, 1000), default=10, show_default=True, help="Groups to show."
+    "--limit",
+    "-n",
+    "most",
+    type=NumberRange(1, 1000),
+    default=10,
+    help="Maximum number of groups, the largest first. [default: 10]",
 )
 @json_option
 @click.pass_obj

@@ -10,7 +10,7 @@ import click
 
 from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
 from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
 @click.option(
     "--limit",
     "-n",
-    type=click.IntRange(1, 1000),
+    type=NumberRange(1, 1000),
     default=100,
     help="Maximum number to read of each queue, oldest first. [default: 100]",
 )

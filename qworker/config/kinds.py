@@ -118,7 +118,9 @@ class DurationKind(Kind):
         return format_ms(value_ms)
 
     def _parsed(self, text: str) -> object:
-        return float(text) if _SECONDS.fullmatch(text) else text
+        if not _SECONDS.fullmatch(text):
+            return text
+        return float(text) if "." in text else int(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ VARIABLES = {
         "QWORKER_CONCURRENCY", "10000", "10000 is out of range; it must"
     ),
     "visibility 0": variable(
-        "QWORKER_VISIBILITY", "0", "0.0 is out of range; it must be a duration from 1s to 12h"
+        "QWORKER_VISIBILITY", "0", "0 is out of range; it must be a duration from 1s to 12h"
     ),
     "visibility over 12 h": variable("QWORKER_VISIBILITY", "13h", "'13h' is out of range; it must"),
     "grace below 0": variable("QWORKER_GRACE", "-1", "'-1' is not a duration"),

@@ -29,7 +29,9 @@ TABLE: dict[str, Refused] = {
         "delay", timedelta(seconds=-1), "is out of range", YEARS
     ),
     "delay True": option("delay", True, "True is not a duration", FORMS),
-    "delay of text without a unit": option("delay", "5", "'5' is not a duration", FORMS),
+    "delay of text without a unit": option(
+        "delay", "5", "'5' is not a duration", "add a unit: '5s'"
+    ),
     "delay of another unit": option("delay", "5y", "'5y' is not a duration", FORMS),
     "delay in Arabic digits": option("delay", "٥s", "is not a duration", FORMS),
     "delay beyond a due time of 2^52 ms": option("delay", 2.0**52 / 1000, "out of range", YEARS),

@@ -129,9 +129,9 @@ def test_attributes_and_purges_reach_all_shards(divided: Shop, run: Callable[...
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("emails", "0"), "0 is not in the range"),
-        (("emails", "65"), "65 is not in the range"),
-        (("emails", "x"), "not a valid integer"),
+        (("emails", "0"), "0 is out of range; give 1 to 64"),
+        (("emails", "65"), "65 is out of range; give 1 to 64"),
+        (("emails", "x"), "is not a whole number; give 1 to 64"),
         (("emails/1", "2"), "is a shard; name its queue: emails"),
         (("emials",), "did you mean 'emails'"),
         (("emails/64",), "names shard 64"),

@@ -15,7 +15,7 @@ from qworker.cli.framework.commands import (
     yes_option,
 )
 from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE, rate_option
+from qworker.cli.framework.parameters import QUEUE, NumberRange, rate_option
 from qworker.cli.framework.terminal import Cell, Column, note
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _filters: Final = stacked(
 _changes: Final = stacked(
     _filters,
     click.option("--all", "everything", is_flag=True, help="All dead letters of the queue."),
-    click.option("--limit", "-n", type=click.IntRange(1), help="Maximum number, oldest first."),
+    click.option("--limit", "-n", type=NumberRange(1), help="Maximum number, oldest first."),
     dry_run_option,
     yes_option,
     json_option,
@@ -69,7 +69,7 @@ def command() -> None:
 @click.option(
     "--limit",
     "-n",
-    type=click.IntRange(1),
+    type=NumberRange(1),
     default=20,
     help="Maximum number to list. [default: 20]",
 )

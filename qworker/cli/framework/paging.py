@@ -10,6 +10,7 @@ import click
 from qworker.cli.framework.commands import stacked
 from qworker.cli.framework.errors import FAILED
 from qworker.cli.framework.output import Note, Output
+from qworker.cli.framework.parameters import NumberRange
 from qworker.cli.framework.terminal import note
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ page_options: Final = stacked(
     ),
     click.option(
         "--count",
-        type=click.IntRange(1, 1000),
+        type=NumberRange(1, 1000),
         default=100,
         help="Approximate page size. [default: 100]",
     ),

@@ -13,7 +13,7 @@ from qworker.cli.framework.context import Session
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["DURATION", "QUEUE", "rate_option"]
+__all__ = ["DURATION", "QUEUE", "NumberRange", "rate_option"]
 
 #: Seconds that a shell waits for the names of queues; then it gets none.
 _COMPLETION_S: Final = 0.3
@@ -51,6 +51,27 @@ class _DurationText(click.ParamType[str]):
         field = param.opts[0] if isinstance(param, click.Option) else self.name.upper()
         text: str = DurationKind("", zero="none").parse(value, field)
         return text
+
+
+class NumberRange(click.IntRange):
+    """An integer within bounds, which the help and the errors write as words."""
+
+    name = "n"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Read the number; a usage error says what is accepted."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"'{value}' is not a whole number; give {self._describe_range()}", param, ctx)
+        if not (self.min or 0) <= number <= (number if self.max is None else self.max):
+            self.fail(f"{number} is out of range; give {self._describe_range()}", param, ctx)
+        return number
+
+    def _describe_range(self) -> str:
+        if self.max is None:
+            return f"{self.min} or more"
+        return f"{self.min} to {self.max}"
 
 
 class _RatePerSecond(click.ParamType[float]):

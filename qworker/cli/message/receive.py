@@ -9,7 +9,7 @@ import click
 
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.output import Note, Output, Table
-from qworker.cli.framework.parameters import DURATION, QUEUE
+from qworker.cli.framework.parameters import DURATION, QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _ELAPSED: Final = "Minimum time since the last delivery or extension."
 _COUNT: Final = click.option(
     "--count",
     "-n",
-    type=click.IntRange(1, 1000),
+    type=NumberRange(1, 1000),
     default=1,
     help="Maximum number of messages. [default: 1]",
 )
@@ -100,12 +100,12 @@ def claim(session: Session, /, queue: str, **options: Any) -> Output:
 @click.option(
     "--count",
     "-n",
-    type=click.IntRange(1, 1000),
+    type=NumberRange(1, 1000),
     default=10,
     help="Maximum number of messages. [default: 10]",
 )
 @click.option(
-    "--skip", type=click.IntRange(0, 1_000_000), default=0, help="Number of messages to skip."
+    "--skip", type=NumberRange(0, 1_000_000), default=0, help="Number of messages to skip."
 )
 @click.option("--newest", is_flag=True, help="Latest deadline first.")
 @json_option

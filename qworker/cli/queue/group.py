@@ -9,7 +9,7 @@ import click
 
 from qworker.cli.framework.commands import CommandGroup, Verb, json_option
 from qworker.cli.framework.output import Block, Heading, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column
 from qworker.cli.queue import attributes, pauses, remove, stats
 from qworker.cli.queue.shards import shards
@@ -144,13 +144,13 @@ def _text(
 @click.option(
     "--count",
     "-n",
-    type=click.IntRange(-1000, 1000),
+    type=NumberRange(-1000, 1000),
     default=10,
     help="Maximum number of messages; negative: from the other end. [default: 10]",
 )
 @click.option("--newest", is_flag=True, help="Newest first.")
 @click.option(
-    "--skip", type=click.IntRange(0, 1_000_000), default=0, help="Number of messages to skip."
+    "--skip", type=NumberRange(0, 1_000_000), default=0, help="Number of messages to skip."
 )
 @click.option("--full", is_flag=True, help="Show whole bodies.")
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from qworker.cli.framework.commands import Verb, json_option, yes_option
 from qworker.cli.framework.output import Block, Line, Output, Table
-from qworker.cli.framework.parameters import DURATION, QUEUE
+from qworker.cli.framework.parameters import DURATION, QUEUE, NumberRange
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _NUMBERS: Final = ("ready", "delayed", "unacked", "dead")
 
 @click.command("shards", cls=Verb)
 @click.argument("queue", type=QUEUE)
-@click.argument("number", type=click.IntRange(1, 64), required=False)
+@click.argument("number", type=NumberRange(1, 64), required=False)
 @click.option(
     "--wait",
     type=DURATION,

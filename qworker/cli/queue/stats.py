@@ -10,7 +10,7 @@ import click
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.output import Fields, Output
 from qworker.cli.framework.paging import page_options, print_pages
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
@@ -71,10 +71,8 @@ def stat(session: Session, queue: str, over: str) -> Output:
 
 
 @click.command("scan", cls=Verb)
-@click.option(
-    "--minlen", type=click.IntRange(0), default=0, help="Minimum number of ready messages."
-)
-@click.option("--maxlen", type=click.IntRange(0), help="Maximum number of ready messages.")
+@click.option("--minlen", type=NumberRange(0), default=0, help="Minimum number of ready messages.")
+@click.option("--maxlen", type=NumberRange(0), help="Maximum number of ready messages.")
 @page_options
 @json_option
 @click.pass_obj

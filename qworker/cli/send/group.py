@@ -12,7 +12,7 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Note, Output
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import note
 from qworker.client.send import SendOptions
 from qworker.formats import count, span
@@ -67,7 +67,7 @@ class _Sent:
 @click.option(
     "--count",
     "times",
-    type=click.IntRange(1, 10_000_000),
+    type=NumberRange(1, 10_000_000),
     default=1,
     metavar="N",
     help="Send the same message N times.",

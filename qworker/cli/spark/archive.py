@@ -15,6 +15,7 @@ from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Note, Output
+from qworker.cli.framework.parameters import NumberRange
 from qworker.cli.spark.reading import keep_option, kept_ms, source_options
 from qworker.cli.spark.running import spark_options, step
 from qworker.durations import duration_ms
@@ -56,7 +57,7 @@ Examples:
 )
 @click.option(
     "--max-entries",
-    type=click.IntRange(1),
+    type=NumberRange(1),
     default=20_000,
     show_default=True,
     help="Maximum entries (calls, not events) per batch.",

@@ -14,7 +14,7 @@ import click
 from qworker.cli.framework.commands import Verb, dry_run_option, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Fields, Output
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import note
 from qworker.cli.spark.reading import source_options
 from qworker.cli.spark.running import spark_options, step
@@ -59,13 +59,13 @@ _UNREADABLE: Final = ("MALFORMED_", "FAILED_READ_FILE", "CANNOT_PARSE", "CANNOT_
 @click.option("--ttl", metavar="DURATION", help="Time to live of messages.")
 @click.option(
     "--priority",
-    type=click.IntRange(0, 9),
+    type=NumberRange(0, 9),
     default=0,
     show_default=True,
     help="Priority; 9 is received first.",
 )
 @click.option(
-    "--max-queue-length", type=click.IntRange(1), metavar="N", help="Maximum length of the queue."
+    "--max-queue-length", type=NumberRange(1), metavar="N", help="Maximum length of the queue."
 )
 @click.option(
     "--on-full",

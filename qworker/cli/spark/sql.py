@@ -10,6 +10,7 @@ import click
 from qworker.cli.framework.commands import Verb, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Line, Output, Raw, Table, wants_json
+from qworker.cli.framework.parameters import NumberRange
 from qworker.cli.framework.terminal import Column, note
 from qworker.cli.spark.reading import archive_option, source_options
 from qworker.cli.spark.running import spark_options, step
@@ -37,7 +38,7 @@ Examples:
 @click.option(
     "--limit",
     "-n",
-    type=click.IntRange(1),
+    type=NumberRange(1),
     default=1000,
     show_default=True,
     help="Maximum number of rows.",
