@@ -8,7 +8,8 @@ from qworker.client.calls import call_group
 from qworker.client.cancel import Cancellation, leave_tombstone
 from qworker.client.cancel import cancel as cancel_message
 from qworker.client.cancel_calls import cancel_calls, cancel_groups
-from qworker.client.cancel_chain import ChainEnd, cancel_chain
+from qworker.client.cancel_chain import cancel_chain
+from qworker.client.chain_search import ChainEnd
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.raw import raw

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
-from qworker.engine.command import Brief, Command, Pause, Soon
+from qworker.engine.command import Brief, Command, Pause, Soon, Together
 from qworker.engine.send import SendCall
 from qworker.errors import QworkerError
 
-__all__ = ["Plan", "each_soon", "run_plan", "run_plans"]
+__all__ = ["Plan", "each_soon", "run_plan", "run_plans", "side_by_side"]
 
 T = TypeVar("T")
 
 #: Yields commands, sends and pauses, gets their results, and returns the operation's result.
-Plan = Generator[Command[Any] | Brief[Any] | Soon[Any] | SendCall | Pause, Any, T]
+Plan = Generator[Command[Any] | Brief[Any] | Soon[Any] | Together | SendCall | Pause, Any, T]
 
 
 def run_plan(execute: Callable[[Command[Any]], Any], plan: Generator[Any, Any, T]) -> T:
@@ -60,6 +61,45 @@ def run_plans(
         results = execute_each([*commands.values()]) if commands else ()
         replies = dict(zip(commands, results, strict=True))
     return [outcomes[index] for index in range(len(plans))]
+
+
+def side_by_side(plans: Iterable[Plan[T]], width: int) -> Plan[list[T | QworkerError]]:
+    """Perform plans of commands side by side, `width` of them at a time: each trip has one command of each.
+
+    Returns the result or the error of each. Raises errors of commands inside their plans, which may continue.
+    """
+    waiting = enumerate(plans)
+    running: dict[int, Plan[T]] = {}
+    replies: dict[int, Any] = {}
+    outcomes: dict[int, T | QworkerError] = {}
+    try:
+        while True:
+            for index, plan in islice(waiting, width - len(running)):
+                running[index], replies[index] = plan, None
+            commands: dict[int, Command[Any]] = {}
+            for index, reply in replies.items():
+                plan = running[index]
+                try:
+                    failed = isinstance(reply, QworkerError)
+                    step = plan.throw(reply) if failed else plan.send(reply)
+                    assert isinstance(step, Command), step
+                    commands[index] = step
+                except StopIteration as end:
+                    outcomes[index] = end.value
+                    del running[index]
+                except QworkerError as error:
+                    outcomes[index] = error
+                    del running[index]
+            if commands:
+                results = yield Together([*commands.values()])
+                replies = dict(zip(commands, results, strict=True))
+            elif not replies:
+                return [outcomes[index] for index in sorted(outcomes)]
+            else:
+                replies = {}
+    finally:
+        for plan in running.values():
+            plan.close()
 
 
 def each_soon(plan: Plan[T], within_s: float, since: float = float("-inf")) -> Plan[T]:

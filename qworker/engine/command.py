@@ -39,6 +39,7 @@ __all__ = [
     "Pause",
     "PerQueue",
     "Soon",
+    "Together",
     "Word",
 ]
 
@@ -136,6 +137,15 @@ class Pause(msgspec.Struct, frozen=True):
     """A step of a plan that only waits."""
 
     seconds: float
+
+
+class Together(msgspec.Struct, frozen=True):
+    """A step of a plan: commands of one queue each that may be repeated, in one trip per server.
+
+    Its result is a list with the result or the error of each.
+    """
+
+    commands: Sequence[Command[Any]]
 
 
 class Soon(msgspec.Struct, Generic[T], frozen=True):

@@ -24,7 +24,9 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
+from qworker.client.cancelling import cancel as cancel_by_id
 from qworker.client.message import Message
+from qworker.client.plan import Plan
 from qworker.client.relay import relay
 from qworker.testing import drain
 from qworker.wire.keys import QueueKeys
@@ -277,3 +279,56 @@ def test_a_group_with_such_an_id_stays(app: QWorker, cancel: Cancels) -> None:
     work_off(app)
     ended_as(handle, "cancelled")
     assert alike.result(0) == 1
+
+
+def trips_of(plan: Plan[Any], app: QWorker) -> tuple[Any, int]:
+    """Perform a plan; returns its result and how many trips it took."""
+    trips = 0
+
+    def counted() -> Plan[Any]:
+        nonlocal trips
+        step, reply = next(plan), None
+        try:
+            while True:
+                trips += 1
+                reply = yield step
+                step = plan.send(reply)
+        except StopIteration as end:
+            return end.value
+
+    return app.client.run(counted()), trips
+
+
+def test_the_search_through_all_queues_takes_as_many_trips_as_through_a_few(app: QWorker) -> None:
+    """A chain in the last queue; one that is not there is not searched for twice while nothing moves."""
+    steps, trips = Steps(app, "y", "z"), []
+    for names in (3, 60):
+        for number in range(names):
+            app.queue(f"q{number:03}").send("x")
+        handle = steps.start()
+        queue = app.queue("z")
+        answer, found = trips_of(cancel_by_id(queue.ref, handle.id), app)
+        assert answer is Cancellation.CANCELLED
+        ended = chain(steps.tasks[0].call(0), steps.tasks[1].then()).start()
+        drain(app, queues=["y", "z"])
+        with redis_of(app) as redis:
+            redis.delete(queue.keys.result(ended.id))
+        answer, lost = trips_of(cancel_by_id(queue.ref, ended.id), app)
+        assert answer is Cancellation.UNKNOWN
+        trips.append((found, lost))
+    (found_few, lost_few), (found_many, lost_many) = trips
+    assert found_many <= found_few + 3
+    assert lost_many <= lost_few + 3
+
+
+def test_a_step_in_a_shard_of_another_queue_is_found(app: QWorker, cancel: Cancels) -> None:
+    """The first message of a chain may be in any of them."""
+    steps = Steps(app, "a", "b")
+    app.queue("a").divide(4, wait=0)
+    for _ in range(8):
+        handle = steps.start()
+        assert cancel(app, handle) is Cancellation.CANCELLED
+        work_off(app)
+        ended_as(handle, "cancelled")
+    assert steps.ran == []
+    assert steps.left() == (0, [])

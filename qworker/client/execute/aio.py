@@ -7,16 +7,17 @@ at doorbells have extra connections, so that an ack never waits for a receive.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from qworker.client.execute.alistener import AsyncListener
+from qworker.client.execute.async_one_trip import acall_each
 from qworker.client.execute.async_roundtrip import acall, cancellations, raise_if_cancelled
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.shared_waits import SharedWaits
 from qworker.client.plan import Plan
-from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue
+from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue, Together
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, ServerError
 from qworker.store.connection_set import AsyncConnectionSet
@@ -113,6 +114,23 @@ class AsyncClient(BaseClient):
             finally:
                 self._free.append(lane)
 
+    async def _trip(
+        self, commands: Sequence[Command[Any]], limit_s: float
+    ) -> list[Any | QworkerError]:
+        """Execute commands in one trip per server, as `Client.execute_each` does."""
+        async with self._calls:
+            lane = self._free.pop() if self._free else self._new_lane()
+            try:
+                return await acall_each(
+                    self.factory,
+                    lane.connections,
+                    commands,
+                    limit_s,
+                    lambda command, left_s: self._attempt(lane, command, left_s, bounded=True),
+                )
+            finally:
+                self._free.append(lane)
+
     async def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
         """Run the steps of a plan one after the other, and return its result; see `Client.run`.
 
@@ -152,6 +170,8 @@ class AsyncClient(BaseClient):
                         result = await self.send(
                             step.make, give_up_s=limit_s, elsewhere=step.elsewhere
                         )
+                    elif isinstance(step, Together):
+                        result = await self._trip(step.commands, limit_s)
                     else:
                         await asyncio.sleep(step.seconds)
                 except QworkerError as error:

@@ -15,7 +15,7 @@ from qworker.store.connections import is_noscript, map_error
 if TYPE_CHECKING:
     from qworker.engine.scripts import Script
 
-__all__ = ["acall", "cancellations", "raise_if_cancelled"]
+__all__ = ["acall", "cancellations", "raise_if_cancelled", "within"]
 
 T = TypeVar("T")
 
@@ -32,18 +32,19 @@ async def acall(
     try:
         for _ in range(LOADS):
             try:
-                return await _within(seconds, _ask(connection, command, asking))
+                return await within(seconds, _ask(connection, command, asking))
             except RedisError as error:
                 if not is_noscript(error) or command.script is None:
                     raise
-            await _within(seconds, _load(connection, command.script))
-        return await _within(seconds, _ask(connection, command, asking))
+            await within(seconds, _load(connection, command.script))
+        return await within(seconds, _ask(connection, command, asking))
     except (RedisError, OSError) as error:
         key = None if command.script else command.key
         raise map_error(error, sent=True, key=key) from error
 
 
-async def _within(seconds: float | None, trip: Awaitable[T]) -> T:
+async def within(seconds: float | None, trip: Awaitable[T]) -> T:
+    """Await one trip, for so many seconds at most; None for the connection's own timeout. Raises `TimeoutError`."""
     if seconds is None:
         return await trip
     try:

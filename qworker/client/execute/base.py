@@ -13,7 +13,16 @@ from qworker.client.execute.backoff import AwayServers, IndexWrites
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
 from qworker.client.unreturned import Unreturned
-from qworker.engine.command import GIVE_UP_S, LEAST_S, Brief, Command, Pause, PerQueue, Soon
+from qworker.engine.command import (
+    GIVE_UP_S,
+    LEAST_S,
+    Brief,
+    Command,
+    Pause,
+    PerQueue,
+    Soon,
+    Together,
+)
 from qworker.engine.send import SendCall
 from qworker.engine.settle import Settled, settle
 from qworker.errors import QworkerError, RetryRule, ServerError
@@ -36,7 +45,7 @@ _BRIEF_S: Final = 0.2
 _GIVE_BACK_S: Final = 0.5
 
 #: Yields calls, each with the seconds after which it is given up, is sent their results, and returns its own.
-Calls = Generator[tuple[Command[Any] | SendCall | Pause, float], Any, T]
+Calls = Generator[tuple[Command[Any] | SendCall | Together | Pause, float], Any, T]
 
 
 class Lane(Generic[C]):

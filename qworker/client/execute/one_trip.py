@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qworker.store.connection_set import ConnectionSet
     from qworker.store.nodes import Address
 
-__all__ = ["Unanswered", "call_all", "call_each"]
+__all__ = ["Unanswered", "by_node", "call_all", "call_each"]
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def call_all(
     if commands and factory.node(commands[0].key) is None:
         with suppress(ServerError):
             factory.locate(commands[0].key, within_s)
-    by_node = _by_node(factory, commands)
+    nodes = by_node(factory, commands)
     sent: list[tuple[Address, Any]] = []
     results: dict[int, Any] = {}
     unanswered: dict[Address, Unanswered] = {}
@@ -58,7 +58,7 @@ def call_all(
         unanswered[address] = Unanswered(mapped, time.monotonic() - began)
 
     try:
-        for address, indices in by_node.items():
+        for address, indices in nodes.items():
             try:
                 connection = connections.idle(address, within_s).connection
                 # In one piece: redis-py would write each piece separately.
@@ -76,7 +76,7 @@ def call_all(
                 left_s = max(LEAST_S, sent_at + within_s - time.monotonic())
             try:
                 with answered_within(connection, left_s):
-                    _read(connection, commands, by_node[address], results)
+                    _read(connection, commands, nodes[address], results)
             except (RedisError, OSError) as error:
                 failed(address, error, was_sent=True)
     except BaseException:
@@ -86,16 +86,16 @@ def call_all(
     return results, unanswered
 
 
-def _by_node(
+def by_node(
     factory: ConnectionFactory, commands: Sequence[Command[Any]]
 ) -> dict[Address, list[int]]:
     """Map the nodes that are known to the indices of their commands."""
-    by_node: dict[Address, list[int]] = {}
+    nodes: dict[Address, list[int]] = {}
     for index, command in enumerate(commands):
         node = factory.node(command.key)
         if node is not None:
-            by_node.setdefault(node, []).append(index)
-    return by_node
+            nodes.setdefault(node, []).append(index)
+    return nodes
 
 
 def _read(

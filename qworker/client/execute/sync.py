@@ -20,7 +20,16 @@ from qworker.client.execute.one_trip import call_each
 from qworker.client.execute.roundtrip import call, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
-from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, Patience, PerQueue, Word
+from qworker.engine.command import (
+    GIVE_UP_S,
+    Attempt,
+    Brief,
+    Command,
+    Patience,
+    PerQueue,
+    Together,
+    Word,
+)
 from qworker.engine.raw import raw, server_time
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, ServerError
@@ -180,6 +189,8 @@ class Client(BaseClient):
                         result = self._execute(step, Patience(limit_s))
                     elif isinstance(step, SendCall):
                         result = self.send(step.make, give_up_s=limit_s, elsewhere=step.elsewhere)
+                    elif isinstance(step, Together):
+                        result = self.execute_each(step.commands, give_up_s=limit_s)
                     else:
                         time.sleep(step.seconds)
                 except QworkerError as error:

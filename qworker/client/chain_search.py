@@ -1,0 +1,130 @@
+"""Find the step of a chain that waits or runs by the id of its last message, which may not exist yet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from qworker.client.inspect.pages import END
+from qworker.client.inspect.scan import scan_page
+from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
+from qworker.engine.inspect import Inspection, inspect
+from qworker.engine.outbox import UnsentPage, destinations, unsent
+from qworker.engine.raw import raw
+from qworker.wire.calls import callback_flag
+
+__all__ = ["ChainEnd", "Gathered", "Held", "OnItsWay", "Spot", "held_by", "spot_of"]
+
+#: The id of a later step: that of the first one, which its sender has drawn, and a number.
+_STEP: Final = re.compile(r"([0-9a-z]{20})-([1-9]\d{0,4})")
+_PAGE: Final = 100
+_STATES: Final = ("ready", "delayed", "held", "unacked")
+
+
+class ChainEnd:
+    """The last message of a chain, of `queue`: it knows the ids of the steps before it."""
+
+    def __init__(self, queue: QueueRef, message_id: str, first: str, number: int) -> None:
+        self.queue, self.id = queue, message_id
+        self.before = (first, *(f"{first}-{step}" for step in range(1, number)))
+        self._known = frozenset(self.before)
+
+    @classmethod
+    def of(cls, queue: QueueRef, message_id: str) -> ChainEnd | None:
+        """Read the id of a message; None for one that is not a later step."""
+        match = _STEP.fullmatch(message_id)
+        return None if match is None else cls(queue, message_id, match[1], int(match[2]))
+
+    def has(self, message: Stored) -> bool:
+        """Whether a message is a step of this chain: its id says so, and its header, which names the end."""
+        return message.id in self._known and self.is_end_of(message.flags.get("j", ""))
+
+    def has_sent(self, message: Stored, destination: str) -> bool:
+        """Whether a message on its way to a queue is a step, or the end itself."""
+        is_end = message.id == self.id and destination == self.queue.keys.name
+        return is_end or self.has(message)
+
+    def is_end_of(self, flag: str) -> bool:
+        """Whether a flag j names this end."""
+        return flag.split(":")[:2] == [self.queue.keys.name, self.id]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """A step that is a group of calls, by the id of the group."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A step that waits in an outbox to be stored in the queue `destination`."""
+
+    destination: str
+    message_id: str
+
+
+#: Where a step was found: its message, its group of calls, or an outbox.
+Spot = Stored | Gathered | OnItsWay
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a shard holds, and its counters: those of two looks are equal if nothing moved between them."""
+
+    messages: tuple[int, ...]
+    groups: int
+    outboxes: int
+    stats: dict[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether a step may be there."""
+        return any(self.messages) or bool(self.groups or self.outboxes)
+
+
+def held_by(shard: QueueRef) -> Plan[Held]:
+    """Look what a shard holds: three calls."""
+    seen: Inspection = yield inspect(shard.keys)
+    groups: int = yield raw("ZCARD", shard.keys.joins, decode=int)
+    lanes: list[str] = yield destinations(shard.keys)
+    messages = (*seen.ready_by_priority, seen.suspect, seen.delayed, seen.grouped, seen.leases)
+    return Held(messages, groups, len(lanes), seen.stats)
+
+
+def spot_of(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[Spot | None]:
+    """Find the step of a chain in a shard, of which `held` is known; None if it is not there. O(n) of the shard."""
+    if held is None or held.groups:
+        for step in end.before:
+            stored: bytes | None = yield raw("HGET", shard.keys.join(step), "@then")
+            if end.is_end_of(callback_flag(stored, "j")):
+                return Gathered(step)
+    cursor = END
+    while held is None or any(held.messages):
+        page = yield from scan_page(shard, cursor, *_STATES, count=_PAGE)
+        for message in page.items:
+            if end.has(message):
+                return message
+        cursor = page.cursor
+        if cursor == END:
+            break
+    if held is None or held.outboxes:
+        return (yield from _on_its_way(shard, end))
+    return None
+
+
+def _on_its_way(shard: QueueRef, end: ChainEnd) -> Plan[OnItsWay | None]:
+    for name in (yield destinations(shard.keys)):
+        start = "-"
+        while start:
+            page: UnsentPage = yield unsent(shard.keys, name, start)
+            for entry in page.entries:
+                message = shard.stored("ready", entry.item)
+                if end.has_sent(message, name):
+                    return OnItsWay(name, message.id)
+            start = page.rest
+    return None

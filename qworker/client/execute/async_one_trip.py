@@ -1,0 +1,92 @@
+"""Make several calls of async code in one trip per node: what `qworker.client.execute.one_trip` does for sync code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import RedisError, ResponseError
+
+from qworker.client.execute.async_roundtrip import within
+from qworker.client.execute.one_trip import by_node
+from qworker.engine.command import LEAST_S, Command
+from qworker.errors import QworkerError, RetryRule, ServerError
+from qworker.store.connections import ConnectionFactory, map_error
+
+if TYPE_CHECKING:
+    from qworker.store.connection_set import AsyncConnectionSet
+    from qworker.store.nodes import Address
+
+__all__ = ["acall_each"]
+
+
+async def acall_each(
+    factory: ConnectionFactory,
+    connections: AsyncConnectionSet,
+    commands: Sequence[Command[Any]],
+    limit_s: float,
+    attempt: Callable[[Command[Any], float], Awaitable[Any]],
+) -> list[Any | QworkerError]:
+    """Make calls in one trip per node; returns the result or the error of each.
+
+    `attempt` repeats calls that failed in the trip, for what is left of `limit_s`. Waits once for a node that does not
+    serve.
+    """
+    began = time.monotonic()
+    if commands and factory.node(commands[0].key) is None:
+        with suppress(ServerError):
+            await factory.alocate(commands[0].key, limit_s)
+    results: dict[int, Any] = {}
+    failed: dict[Address | None, ServerError] = {}
+    for address, indices in by_node(factory, commands).items():
+        some = [(index, commands[index]) for index in indices]
+        left_s = max(LEAST_S, min(limit_s, factory.reply_timeout_s))
+        try:
+            await within(left_s, _exchange(connections, address, some, results, left_s))
+        except (RedisError, OSError, ServerError) as error:
+            await connections.drop(address)
+            mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
+            factory.failed(mapped, address)
+            if time.monotonic() - began >= limit_s:
+                failed[address] = mapped
+        except BaseException:
+            # Cancelled between calls and replies: the next replies on these connections are not ours.
+            await connections.close()
+            raise
+    outcomes: list[Any | QworkerError] = []
+    for index, command in enumerate(commands):
+        if index in results:
+            outcomes.append(results[index])
+            continue
+        node = factory.last_node(command.key)
+        try:
+            if node in failed:
+                raise failed[node]
+            left_s = max(LEAST_S, limit_s - (time.monotonic() - began))
+            outcomes.append(await attempt(command, left_s))
+        except QworkerError as error:
+            # An error that no repetition cures is about the command alone.
+            if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+                failed[node] = error
+            outcomes.append(error)
+    return outcomes
+
+
+async def _exchange(
+    connections: AsyncConnectionSet,
+    address: Address,
+    commands: Sequence[tuple[int, Command[Any]]],
+    results: dict[int, Any],
+    within_s: float,
+) -> None:
+    """Make calls to one node; leaves out those that it refuses."""
+    server = await connections.idle(address, within_s)
+    packed = b"".join([command.packed() for _, command in commands])
+    await server.connection.send_packed_command([packed])
+    for index, command in commands:
+        try:
+            results[index] = command.decode(await server.connection.read_response())
+        except (ResponseError, QworkerError):
+            continue
