@@ -440,7 +440,7 @@ def test_doctor_finds_problems_and_suggests_fixes(run, shop):
     assert checks["full"]["fix"] == "add workers, or qworker queue set full maxlen=N"
     assert "qworker dead ls pdf" in checks["dead"]["fix"]
     assert checks["unserved"]["text"].endswith("emails 1, full 1")
-    assert "RENAME or DEL" in checks["queue.odd"]["fix"]
+    assert "qworker fsck odd --repair renames it" in checks["queue.odd"]["fix"]
     for check in checks.values():
         assert bool(check["fix"]) == (check["status"] != "ok"), check
 
@@ -540,6 +540,23 @@ def test_doctor_reports_a_server_that_forgets(bare):
     assert finding["status"] == "problem"
     assert finding["fix"] == "set in the server's configuration: appendonly yes"
     assert "of 100 MiB used" in findings_of(ran)["memory"]["text"]
+
+
+@pytest.mark.bad_input("server: out of memory")
+def test_a_full_server_hides_who_is_alive(bare):
+    """It refuses the reports of workers and reapers, so neither is told dead: memory is the problem."""
+    full = ("--appendonly", "yes", "--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
+    with servers.start("valkey", *full) as server:
+        environ = {"QWORKER_URL": server.url, "QWORKER_NAMESPACE": "x"}
+        ran = bare("doctor", "--json", env=environ)
+        top = bare("top", "--once", env=environ)
+
+    findings = findings_of(ran)
+    assert findings["memory"]["status"] == "problem"
+    for name in ("workers", "reapers"):
+        assert findings[name]["status"] == "warning"
+        assert "they may be alive" in findings[name]["text"]
+    assert top.out.count("none reported: memory full") == 2
 
 
 @pytest.mark.bad_input("time or host: clocks of clients a day off")

@@ -160,7 +160,7 @@ def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:
     _forgive(row, played, named=bool(stage.gone))
     _judge(row, played, patience)
     # Not the work of a fault: a mistake in a supervisor, or in the program that watches it here.
-    for line in stage.logged("keeping_failed"):
+    for line in stage.logged("supervision_failed"):
         if "exception" in line:
             played.problems.append(f"a supervisor has failed: {line['exception'].splitlines()[-1]}")
             break

@@ -90,7 +90,7 @@ class Snapshot:
     """Everything at one instant. `problem` says why a newer snapshot could not be taken.
 
     `limits`: by queue and load, those under which messages wait. `unknown`: which of workers and reapers could not be
-    read, because their node of a Cluster is away.
+    read, because their node of a Cluster is away. `full`: a server is at its maxmemory, and refuses their reports.
     """
 
     server: str
@@ -103,6 +103,7 @@ class Snapshot:
     limits: tuple[tuple[str, LimitLoad], ...] = ()
     problem: str = ""
     unknown: tuple[str, ...] = ()
+    full: bool = False
 
     @property
     def running(self) -> list[Running]:
@@ -130,16 +131,18 @@ class Sampler:
         )
         lists = {"workers": workers, "reapers": reapers}
         earlier = self._kept[0].queues if self._kept else {}
+        memory_bytes, full = _memory(session)
         snapshot = Snapshot(
             session.server.address,
             now_ms,
-            _memory(session),
+            memory_bytes,
             queues,
             {name: _rates(earlier.get(name), queue) for name, queue in queues.items()},
             tuple(workers or ()),
             tuple(reapers or ()),
             tuple(self._limits(queues)),
             unknown=tuple(name for name, found in lists.items() if found is None),
+            full=full,
         )
         self._kept.append(snapshot)
         return snapshot
@@ -188,9 +191,12 @@ def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
     """Name the facts above the tables."""
     workers = sum(not worker.is_gone for worker in snapshot.workers)
     reapers = sum(not reaper.is_gone for reaper in snapshot.reapers)
+    hidden = "none reported: memory full" if snapshot.full else ""
     facts: dict[str, Cell | str] = {
-        "workers": count(workers) if workers else Cell("none: qworker run MODULE", "warn"),
-        "reapers": count(reapers) if reapers else Cell("none: qworker daemon", "bad"),
+        "workers": count(workers)
+        if workers
+        else Cell(hidden or "none: qworker run MODULE", "warn"),
+        "reapers": count(reapers) if reapers else Cell(hidden or "none: qworker daemon", "bad"),
         "memory": size(snapshot.memory_bytes),
         "at": moment(snapshot.now_ms),
         "server": snapshot.server,
@@ -312,12 +318,18 @@ def _rate(rates: Mapping[str, float], *names: str, tone: str = "") -> Cell | str
     return Cell(text, tone) if text != "0" else text
 
 
-def _memory(session: Session) -> int:
+def _memory(session: Session) -> tuple[int, bool]:
+    """The bytes that all servers use, and whether one of them has reached its maxmemory."""
     try:
         infos = [
             session.ask("INFO", "memory", node=node) for node in session.client.factory.masters()
         ]
     except QworkerError:
-        return 0
-    lines = (line for info in infos for line in info.split(b"\r\n"))
-    return sum(int(line.partition(b":")[2]) for line in lines if line.startswith(b"used_memory:"))
+        return 0, False
+    used_bytes, full = 0, False
+    for info in infos:
+        fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
+        used, limit = int(fields.get(b"used_memory", 0)), int(fields.get(b"maxmemory", 0))
+        used_bytes += used
+        full = full or 0 < limit <= used
+    return used_bytes, full

@@ -131,9 +131,11 @@ class LeaseThread:
                 job()
             except QworkerError as error:
                 if (suppressed := self._throttle.admit("failed")) is not None:
-                    _log.warning("keeping_failed", error=str(error), held_back=suppressed)
+                    _log.warning("supervision_failed", error=str(error), held_back=suppressed)
             except Exception as error:  # noqa: BLE001
-                _log.error("keeping_failed", error=name_of(error), exception=failure_text(error))
+                _log.error(
+                    "supervision_failed", error=name_of(error), exception=failure_text(error)
+                )
 
     def _keep(self) -> None:
         children = self._children()

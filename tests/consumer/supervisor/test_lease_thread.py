@@ -48,7 +48,7 @@ def test_a_spoiled_board_is_reported_once(app: QWorker, logs: list[dict[str, obj
     thread.end(5.0)
 
     assert warnings() == [{"event": "board_spoiled", "log_level": "error", "pid": 7}]
-    assert not [line for line in logs if line["event"] == "keeping_failed"]
+    assert not [line for line in logs if line["event"] == "supervision_failed"]
     board.close()
 
 

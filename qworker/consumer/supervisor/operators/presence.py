@@ -13,12 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from qworker.client.namespace.owners import note_owner
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.supervisor.watches import rss_bytes
 from qworker.engine.raw import raw, server_time
-from qworker.errors import AccessDeniedError
+from qworker.errors import AccessDeniedError, OutOfMemoryError
+from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import leaving_key, workers_key
 from qworker.wire.presence import ChildDocument, RunningDocument, WorkerDocument
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from qworker.consumer.supervisor.processes.process import ChildProcess
 
 __all__ = ["Presence"]
+
+_log = structlog.get_logger(__name__)
 
 #: The app of the worker is noted as alive this often, for its schedules.
 _OWNER_EVERY_MS: Final = 60_000
@@ -58,6 +62,7 @@ class Presence:
         self._app = app
         self._owns = owns
         self._note_owner_at = 0
+        self._throttle = LogThrottle()
         self.name_tasks(tasks)
         self._started = time.monotonic()
         self._handled_before = (self._started, 0)
@@ -82,7 +87,10 @@ class Presence:
         *,
         leaving: bool = False,
     ) -> bool:
-        """Write the document; returns whether the worker is asked to leave. Raises `ServerError`."""
+        """Write the document; returns whether the worker is asked to leave. Raises `ServerError`.
+
+        A server that is out of memory refuses the document; that is logged, and the question is asked nevertheless.
+        """
         now = time.monotonic()
         # By the server's clock, which readers compare with.
         seen_ms = self._client.execute(server_time(), give_up_s=2.0)
@@ -104,11 +112,18 @@ class Presence:
             handled_per_s=round((handled - handled_before) / max(now - before, 0.001), 1),
             children=tuple(_describe(child) for child in children),
         )
-        self._client.execute(
-            raw("HSET", self._key, self.name, msgspec.json.encode(document), decode=int),
-            give_up_s=2.0,
-        )
-        self._note_owner(seen_ms)
+        try:
+            self._client.execute(
+                raw("HSET", self._key, self.name, msgspec.json.encode(document), decode=int),
+                give_up_s=2.0,
+            )
+            self._note_owner(seen_ms)
+        except OutOfMemoryError as error:
+            # A full server still delivers and takes acks: it must not count as one that does not answer.
+            if (suppressed := self._throttle.admit("unwritten")) is not None:
+                _log.warning(
+                    "presence_unwritten", key=self._key, problem=str(error), held_back=suppressed
+                )
         asked = raw("HEXISTS", self._leaving_key, self.name, decode=bool)
         return self._client.execute(asked, give_up_s=2.0)
 
