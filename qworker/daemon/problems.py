@@ -28,7 +28,13 @@ class Problems:
         """A key of the queue holds another type."""
         tick.broken.add(queue)
         if (suppressed := self._throttle.admit(f"broken {queue}")) is not None:
-            _log.error("queue_broken", queue=queue, problem=problem, held_back=suppressed)
+            _log.error(
+                "queue_broken",
+                queue=queue,
+                problem=problem,
+                fix=f"qworker fsck {queue} --repair renames the key",
+                held_back=suppressed,
+            )
 
     def failed(self, queue: str, error: Exception, tick: Tick, **fields: str) -> None:
         """A call for the queue failed; `fields` are logged with it."""

@@ -91,7 +91,7 @@ def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[
                 f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
                 f"qworker fsck {name} --repair renames it, and gives waiting messages their turns"
                 if error.key.rpartition(":")[2] in _OF_GROUPS
-                else f"inspect that key, then RENAME or DEL it in redis-cli; the rest of {name} is untouched",
+                else f"inspect that key; qworker fsck {name} --repair renames it. The rest of {name} is untouched",
             )
     for name, queue in inspected.items():
         for unread in queue.unread if isinstance(queue, Inspection) else ():
@@ -111,7 +111,7 @@ def _dead(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
             "dead",
             Status.WARNING,
             counted(dead),
-            f"see why by qworker dead ls {worst}; then qworker dead redrive or drop",
+            f"see why: qworker dead ls {worst}; then qworker dead redrive {worst}, or drop",
         )
 
 

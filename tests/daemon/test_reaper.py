@@ -279,6 +279,7 @@ def test_broken_queue_does_not_stop_the_others(
         ("a", True),
     ]
     assert f"{broken.base}{part}" in str(lines[0]["problem"])
+    assert lines[0]["fix"] == "qworker fsck a --repair renames the key"
 
 
 @pytest.mark.bad_input("data found: dead letters that take no entry")

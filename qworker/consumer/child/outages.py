@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from qworker.client.execute.backoff import LeftAloneError
+from qworker.errors import InDoubtError
 from qworker.telemetry.guarded import guarded
 
 if TYPE_CHECKING:
@@ -55,7 +56,13 @@ class Outages:
         if key not in self._lost_since:
             self._lost_since[key] = time.monotonic()
             server = None if address is None else str(address)
-            _log.warning("server_lost", server=server, error=str(error), kind=type(error).__name__)
+            problem = str(error)
+            if isinstance(error, InDoubtError) and error.__cause__ is not None:
+                # Its own text tells a caller what may be repeated; a worker repeats by itself.
+                problem = (
+                    f"the connection broke during a call, which is repeated ({error.__cause__})"
+                )
+            _log.warning("server_lost", server=server, error=problem, kind=type(error).__name__)
 
     def answered(self, address: Address) -> None:
         """Ask a server as usual again, and log that it is back if it was lost."""

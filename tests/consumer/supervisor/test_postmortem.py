@@ -66,7 +66,12 @@ def test_an_exit_code_in_words(code: int, words: str) -> None:
 def test_who_ran_alone_is_to_blame(board: Board) -> None:
     """With one running handler there is no doubt, with several and no word there is."""
     board.running.begin(1, 7, 3, STRICT, 1.0, 0.0)
-    assert death_of(board, TASKS, -9).accused == {(7, 3): 3}
+    death = death_of(board, TASKS, -9)
+    assert death.accused == {(7, 3): 3}
+    assert death.error[1] == (
+        "the process was ended by signal 9 (SIGKILL) while the message ran; "
+        "the kernel does that when memory runs out (see dmesg)"
+    )
     board.running.begin(2, 7, 4, PLAIN, 1.0, 0.0)
     assert death_of(board, TASKS, -9).accused == {}
 

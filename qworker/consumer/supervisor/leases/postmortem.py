@@ -123,6 +123,8 @@ def death_of(
 def _death_text(code: int, stack: str) -> str:
     cause = cause_of(stack)
     problem = f"{cause}: " * bool(cause) + f"the process {ending_of(code)} while the message ran"
+    if code == -signal.SIGKILL:
+        problem += "; the kernel does that when memory runs out (see dmesg)"
     return f"{problem}\n{handler_stack(stack)}".rstrip()[:_MAX_CHARACTERS]
 
 
