@@ -61,12 +61,15 @@ for _signum, _usual in {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes per core, at most 16.
+    """Two processes per core, at most 16; without slow tests one per core, and one more.
 
     Slow tests wait for processes, servers and times two thirds of theirs. Four per core end no sooner, as two of the
-    processes run Spark, and tests of times fail on a machine that is that busy.
+    processes run Spark, and tests of times fail on a machine that is that busy. Quick tests compute, and each further
+    process first collects all of them again.
     """
-    return min((os.cpu_count() or 1) * 2, 16)
+    cores = os.cpu_count() or 1
+    quick = "not slow" in config.option.markexpr
+    return min(cores + 1 if quick else cores * 2, 16)
 
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
@@ -121,19 +124,18 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the bytecode of test files even if the environment forbids it: most of a collection rewrites asserts.
+    """Collect no garbage meanwhile: what a collection makes stays until the end.
 
-    And collect no garbage meanwhile: what a collection makes stays until the end, and to look through it again and
-    again takes a third of its time.
+    To look through it again and again takes a third of its time. Afterwards bytecode is kept where the environment
+    lets Python keep it, as before `tests` was imported.
     """
-    forbidden, sys.dont_write_bytecode = sys.dont_write_bytecode, False
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
-        sys.dont_write_bytecode = forbidden
+        sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 
 def _import_in_turn(files: Sequence[pytest.Module], config: pytest.Config) -> None:
