@@ -71,6 +71,7 @@ def test_children_start_before_anything_heavy_is_imported() -> None:
     assert not seen & (HEAVY - {"msgspec"} | {"ssl", "psutil", "tempfile"})
 
 
+@pytest.mark.slow
 def test_an_app_and_its_child_import_what_they_need_for_messages() -> None:
     """What is missing here would make every child start later, and be larger: structlog comes with rich."""
     before = modules_after("import redis")  # imports opentelemetry, if it is installed, with psutil

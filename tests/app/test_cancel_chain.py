@@ -28,6 +28,7 @@ from qworker.client.cancelling import cancel as cancel_by_id
 from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.relay import relay
+from qworker.engine.outbox import destinations
 from qworker.testing import drain
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import DEADLINE_S, redis_of, running, until
@@ -89,13 +90,20 @@ class Steps:
 
 
 def work_off(app: QWorker) -> None:
-    """Run what is ready, and relay what follows, as a reaper does: a few steps, one after the other."""
+    """Run what is ready, and relay what follows, as a reaper does, until nothing follows."""
+    client = app.client
     for _ in range(4):
         drain(app)
-        for name in app.queues():
-            queue = app.queue(name)
-            for shard in queue.client.run(queue.ref.every_shard()):
-                queue.client.run(relay(app.namespace, shard.keys))
+        senders = [
+            shard.keys
+            for name in app.queues()
+            for shard in client.run(app.queue(name).ref.every_shard())
+            if client.execute(destinations(shard.keys))
+        ]
+        if not senders:
+            return
+        for keys in senders:
+            client.run(relay(app.namespace, keys))
 
 
 @pytest.mark.parametrize(

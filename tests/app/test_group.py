@@ -327,6 +327,7 @@ def test_an_id_that_is_free_again_starts_the_group_again(app: QWorker) -> None:
     assert again.result(0) == ":1,9"
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_are_one_group(app: QWorker) -> None:
     """They are sent in parts, of which each is atomic."""
     square, _ = tasks(app, "calls", "ends")

@@ -312,6 +312,7 @@ def test_too_large_body_is_named(bulk: Bulk) -> None:
 # -- connections ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lost_connections_lose_and_double_nothing(bulk: Bulk) -> None:
     """Connections that break in the middle of a pipeline are made again, and what was in doubt is sent again."""
     done = threading.Event()

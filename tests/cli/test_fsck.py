@@ -58,6 +58,7 @@ def test_repaired_findings_are_reported_and_the_next_check_is_clean(shop: Shop, 
     assert [dead_letter.reason for dead_letter in shop.queue().dead()] == ["foreign"]
 
 
+@pytest.mark.slow
 def test_many_findings_of_one_kind_are_summed_up(shop: Shop, run: Run) -> None:
     """A table stays readable; JSON has all of them."""
     shop.send(number=1)

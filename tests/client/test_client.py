@@ -498,6 +498,7 @@ def test_only_doubt_turns_a_receive_into_its_repetition(keys: QueueKeys) -> None
 # -- many at once ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_threads_store_each_message_once(store_url: str, client: Client, keys: QueueKeys) -> None:
     """Four threads on one client, every tenth reply lost: nothing twice, nothing missing."""
     with ChaosProxy(store_url) as proxy, through(proxy) as chaotic:

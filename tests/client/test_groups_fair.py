@@ -58,6 +58,7 @@ def flood(queue: Queue, kind: str) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "others"), [("tenant", 1), ("split", 1), ("plain", 1), ("tenants", 1000)]
 )

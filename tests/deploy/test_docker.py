@@ -79,6 +79,7 @@ def test_build_context_holds_what_the_dockerfile_copies() -> None:
     assert all((ROOT / source).exists() for source in sources)
 
 
+@pytest.mark.slow
 def test_package_builds_from_what_the_dockerfile_copies(tmp_path: Path) -> None:
     """Nothing else of the checkout is needed, and scripts, types and templates are in the wheel."""
     ((*sources, _),) = [

@@ -107,6 +107,7 @@ def test_random_schedules(drive: Drive, seed: int) -> None:
     assert idle(drive) == EMPTY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True], ids=["fixed", "live"])
 @pytest.mark.parametrize("seed", range(8))
 def test_lost_leases_claims_and_splits(drive: Drive, seed: int, live: bool) -> None:

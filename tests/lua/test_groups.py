@@ -184,6 +184,7 @@ def test_a_rate_is_answered_with_the_wait(drive: Drive) -> None:
     assert get(drive, "l6", at=NOW + 5000) == ["a3", "a4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", ["r=100/1000 b=1", "r=100/1000 b=10"])
 def test_a_rate_holds_over_any_window(drive: Drive, rate: str) -> None:
     """Never more than its rate and one burst in a second, never less while messages wait."""

@@ -505,6 +505,7 @@ def test_journal_is_trimmed_to_its_cap(engine_drive: Drive) -> None:
     assert len(ids_of(drive)) == fits
 
 
+@pytest.mark.slow
 def test_lowered_cap_trims_a_thousand_entries_a_call(journal: Drive) -> None:
     """A journal that is far over its cap gets there in steps."""
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**40)

@@ -194,6 +194,7 @@ def test_unknown_order_is_left_as_it_was_given(drive: Drive) -> None:
     assert ids == ["f", "e", "a", "c", "b", "d"]
 
 
+@pytest.mark.slow
 def test_what_a_lease_passes_is_bounded(drive: Drive) -> None:
     """A lease goes behind at most 1,000 messages or 256 KiB that came back before, and little more is read."""
     names = received(drive, 3300, 1000)
@@ -323,6 +324,7 @@ def expired(drive: Drive) -> Callable[[list[int]], list[str]]:
     return make
 
 
+@pytest.mark.slow
 def test_reaper_keeps_the_order_over_any_number_of_leases(
     drive: Drive, expired: Callable[[list[int]], list[str]]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 
 import pytest
@@ -14,6 +15,7 @@ from tests.lua.refusals import REFUSALS, Call
 _LUA = files("qworker").joinpath("lua")
 
 
+@cache
 def header_of(script: str) -> str:
     """The comment that a script begins with: its contract."""
     (file,) = (
@@ -33,12 +35,13 @@ def scripts(declared: str) -> pytest.MarkDecorator:
     )
 
 
-def refused_of(drive: Drive, script: str, call: Call) -> list[Word]:
-    """The reply of a call that changes nothing."""
-    before = drive.state()
-    reply: list[Word] = drive.call(script, call.keys, *call.words)
-    assert drive.state() == before, call
-    return reply
+def refused_of(drive: Drive, script: str, *calls: Call) -> list[list[Word]]:
+    """The replies of calls that change nothing."""
+    before, replies = drive.state(), []
+    for call in calls:
+        replies.append(drive.call(script, call.keys, *call.words))
+        assert drive.state() == before, call
+    return replies
 
 
 def test_each_script_has_its_row() -> None:
@@ -65,7 +68,7 @@ def test_a_key_of_another_type_is_named(engine_drive: Drive, script: str) -> Non
     for key in call.keys if row.parts is None else [drive.base + part for part in row.parts]:
         kept = drive.redis.dump(key)
         drive.redis.set(key, "other")
-        assert refused_of(drive, script, call) == ["BROKEN", key, "string"], key
+        assert refused_of(drive, script, call) == [["BROKEN", key, "string"]], key
         drive.redis.delete(key)
         if kept is not None:
             drive.redis.restore(key, 0, kept)
@@ -78,8 +81,9 @@ def test_an_argument_out_of_its_range_is_refused(engine_drive: Drive, script: st
     drive, row = engine_drive, REFUSALS[script]
     call = row.given(drive)
     calls = [call.but({number: bad}) for number, words in row.words.items() for bad in words]
-    for each in [*calls, *row.calls(drive, call)]:
-        assert refused_of(drive, script, each)[0] == "ARG", each.words
+    calls += row.calls(drive, call)
+    for each, reply in zip(calls, refused_of(drive, script, *calls), strict=True):
+        assert reply[0] == "ARG", each.words
     for each in [call, *row.largest(drive, call)]:
         assert drive.call(script, each.keys, *each.words)[0] not in ("ARG", "BROKEN"), each.words
 
@@ -90,7 +94,7 @@ def test_a_time_is_taken_in_tests_alone(engine_drive: Drive, script: str) -> Non
     """Otherwise it is refused, and so is one that is not a time; without one the server's counts."""
     drive = engine_drive
     call = REFUSALS[script].given(drive)
-    assert refused_of(drive, script, call.but({1: "x"}))[0] == "ARG"
+    assert refused_of(drive, script, call.but({1: "x"}))[0][0] == "ARG"
     drive.redis.hdel(drive.keys.meta, "test")
-    assert refused_of(drive, script, call)[0] == "ARG"
+    assert refused_of(drive, script, call)[0][0] == "ARG"
     assert drive.call(script, call.keys, *call.but({1: ""}).words)[0] not in ("ARG", "BROKEN")

@@ -167,6 +167,7 @@ def test_acks_without_events_are_read_by_the_long_way(pair: tuple[Drive, Drive])
         assert short.redis.exists(short.keys.lease("L")) == 1
 
 
+@pytest.mark.slow
 def test_the_oldest_entries_go_above_the_cap(pair: tuple[Drive, Drive]) -> None:
     """With every sixteenth entry, by either way."""
     begin(pair, "all", journal_cap=str(CAP))

@@ -194,12 +194,12 @@ def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
     for found in re.finditer(DEFINITION, code):
         for word in re.findall(r"\w+", " ".join(names or "" for names in found.groups())):
             defined.setdefault(word, found.start())
-    for word in shared_names() & set(re.findall(r"\w+", code)):
-        used = re.search(rf"(?<![\w.:]){word}\b(?!\s*=[^=])", code)
-        if used is None:
-            continue
+    used: dict[str, int] = {}
+    for found in re.finditer(r"(?<![\w.:])\w+\b(?!\s*=[^=])", code):
+        used.setdefault(found[0], found.start())
+    for word in shared_names() & used.keys():
         assert word in defined, f"{word} is not included"
-        assert defined[word] <= used.start(), f"{word} is used before it is defined"
+        assert defined[word] <= used[word], f"{word} is used before it is defined"
 
 
 @pytest.mark.parametrize("name", SCRIPT_NAMES)

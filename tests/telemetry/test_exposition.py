@@ -63,6 +63,7 @@ def registered(*metrics: Metric) -> CollectorRegistry:
     return registry
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(WORDS, WORDS, NUMBERS), max_size=5), WORDS)
 def test_any_label_number_and_help_is_written_as_by_the_library(
     rows: Sequence[tuple[str, str, float]], words: str

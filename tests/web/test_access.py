@@ -260,6 +260,7 @@ def test_a_browser_needs_a_new_link_after_twelve_hours(
         assert browser.get("/audit", cookie=cookie).status_code == status
 
 
+@pytest.mark.slow
 def test_a_browser_runs_and_shows_nothing_but_our_own_files(browser: Browser, shop: Shop) -> None:
     """The headers are on every answer, errors and files included; only files are kept."""
     shop.send()

@@ -202,6 +202,7 @@ def test_no_page_shows_or_trips_over_what_strangers_ask_or_store(
     assert "&lt;img src=x" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("dashboard: markup and nonsense in every field of every action")
 def test_no_action_takes_or_shows_what_strangers_send(browser: Browser, hostile: Shop) -> None:
     """Each is refused, or changes what the path names; the audit trail shows it as text."""
@@ -263,6 +264,7 @@ def test_no_path_leads_out_of_where_it_is_mounted(
             assert "root:" not in answer.text
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("dashboard: names, values and paths that are huge")
 def test_what_is_huge_is_refused_or_cut(browser: Browser, hostile: Shop) -> None:
     """In a path, a query, a field: an answer, small, and a short entry of the audit trail."""

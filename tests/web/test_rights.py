@@ -43,6 +43,7 @@ def action_of(path: str) -> str:
     return found
 
 
+@pytest.mark.slow
 def test_pages_offer_what_their_user_may_do_and_all_of_it(
     made: Callable[..., Dashboard], shop: Shop, paths: list[str]
 ) -> None:
@@ -249,6 +250,7 @@ def test_a_crowd_of_changes_is_bounded(browser: Browser, shop: Shop) -> None:
     until(lambda: start().status_code == 303)
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_removed_while_it_is_looked_at_has_pages_that_say_so(
     browser: Browser, shop: Shop, paths: list[str]
 ) -> None:
