@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from qworker.app.context import Context, current
     from qworker.app.control import Bury, Cancel, Discard, LetExpire, RateLimited, Release, Retry
     from qworker.app.feed import Feed
-    from qworker.app.group import GroupCall, group
+    from qworker.app.group import group
+    from qworker.app.group_call import GroupCall
     from qworker.app.handle import Handle
     from qworker.app.handles import Handles
     from qworker.app.log_context import add_message_fields
@@ -77,7 +78,7 @@ _HOMES: Final = {
     "Failure": "app.arguments.failures",
     "Feed": "app.feed",
     "FeedEntry": "wire.feed",
-    "GroupCall": "app.group",
+    "GroupCall": "app.group_call",
     "Handle": "app.handle",
     "Handles": "app.handles",
     "Keyring": "wire.keyring",

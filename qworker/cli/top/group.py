@@ -35,8 +35,9 @@ def command(session: Session, once: bool, plain: bool, every: str) -> Output | N
     The full screen needs the extra `top`; without it, or with --plain, it only watches. Rates are per second, over some
     seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
     """
-    from qworker.cli.top.sampler import Sampler, snapshot_document, snapshot_text
+    from qworker.cli.top.sampler import Sampler
     from qworker.cli.top.screen import watch
+    from qworker.cli.top.tables import snapshot_document, snapshot_text
     from qworker.config.kinds import DurationKind
     from qworker.durations import duration_ms
 

@@ -20,13 +20,12 @@ from rich.text import Text
 
 from qworker.cli.framework.errors import describe
 from qworker.cli.framework.terminal import Cell, Column, console, make_table, styled, without_spare
-from qworker.cli.top.sampler import (
+from qworker.cli.top.sampler import Sampler, Snapshot
+from qworker.cli.top.tables import (
     HANDLER_COLUMNS,
     LIMIT_COLUMNS,
     QUEUE_COLUMNS,
     TOP_WORKER_COLUMNS,
-    Sampler,
-    Snapshot,
     handler_rows,
     headline,
     limit_rows,
