@@ -29,13 +29,16 @@ _NEARLY_FULL: Final = 0.9
 
 
 def examine(access: Access) -> Iterator[Finding]:
-    """Run all checks; end after the first one if the server does not answer."""
+    """Run all checks; end after the first one if the server does not answer, or serves no writes."""
     try:
-        yield from _server(access)
+        server = list(_server(access))
     except QworkerError as error:
         yield Finding(
             "server", Status.PROBLEM, str(error), f"the URL is {access.url} (qworker config show)"
         )
+        return
+    yield from server
+    if any(finding.status is Status.PROBLEM for finding in server):
         return
     now_ms, clustered = access.now_ms(), access.client.factory.clustered
     yield from _clock(now_ms)
@@ -82,7 +85,17 @@ def _server(access: Access) -> Iterator[Finding]:
     text = (
         f"{server.engine} {server.version} at {access.server.address} answers in {answer_ms:.2f} ms"
     )
-    if answer_ms > _SLOW_MS:
+    replica = next((node for node in server.nodes if node.info.get("role") == "slave"), None)
+    if replica is not None and replica.info.get("slave_read_only") != "0":
+        master = f"{replica.info.get('master_host')}:{replica.info.get('master_port')}"
+        yield Finding(
+            "server",
+            Status.PROBLEM,
+            f"{server.engine} {server.version} at {access.server.address} is a replica of {master}: "
+            "it refuses sends, receives and acks",
+            "put the master into the URL, or the Sentinels: redis+sentinel:// (QWORKER_URL)",
+        )
+    elif answer_ms > _SLOW_MS:
         yield Finding(
             "server",
             Status.WARNING,

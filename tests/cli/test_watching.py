@@ -542,6 +542,22 @@ def test_doctor_reports_a_server_that_forgets(bare):
     assert "of 100 MiB used" in findings_of(ran)["memory"]["text"]
 
 
+@pytest.mark.bad_input("server: a replica")
+def test_doctor_ends_at_a_replica(bare):
+    """It names the master to connect to, and does not tell to start workers that could do nothing."""
+    with servers.start("valkey", "--replicaof", "127.0.0.1 1", far=False) as server:
+        environ = {"QWORKER_URL": server.url, "QWORKER_NAMESPACE": "x"}
+        ran = bare("doctor", "--json", env=environ)
+
+    assert ran.code == 3
+    (finding,) = ran.json["findings"]
+    assert (finding["check"], finding["status"]) == ("server", "problem")
+    assert finding["text"].endswith(
+        "is a replica of 127.0.0.1:1: it refuses sends, receives and acks"
+    )
+    assert finding["fix"].startswith("put the master into the URL")
+
+
 @pytest.mark.bad_input("server: out of memory")
 def test_a_full_server_hides_who_is_alive(bare):
     """It refuses the reports of workers and reapers, so neither is told dead: memory is the problem."""
