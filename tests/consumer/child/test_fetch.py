@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 
 import pytest
 import structlog
@@ -15,6 +16,7 @@ from qworker.consumer.child.connection import Connection
 from qworker.engine.receive import Batch, Suspects
 from qworker.errors import BrokenQueueError, InDoubtError, UnavailableError
 from qworker.wire.keys import QueueKeys
+from tests import servers
 from tests.consumer.child.fetching import said, script_calls
 from tests.consumer.child.test_executors import BrokenLogger
 from tests.consumer.driving import (
@@ -186,6 +188,22 @@ def test_a_logger_that_raises_does_not_end_the_worker(
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     broken = [line for line in lines if line["event"] == "queue_broken"]
     assert [(line["queue"], line["log_problem"]) for line in broken] == [(bad.queue, "SystemExit")]
+
+
+def test_queue_that_a_user_may_not_receive_from_is_not_called_broken(
+    logs: list[dict[str, object]],
+) -> None:
+    """Its key is sound: the log names the refusal, as that of a bare client does."""
+    with servers.start("valkey", guarded=False) as server:
+        rules = ("on", ">pw", "~*", "+@all", "-evalsha", "-eval")
+        server.redis().execute_command("ACL", "SETUSER", "guest", *rules)
+        with closing(QWorker("ns", url=f"unix://guest:pw@{server.socket}")) as app:
+            app.task(name="task", queue="q")(lambda: None)
+            with running(app):
+                until(lambda: any(line["event"] == "receive_failed" for line in logs))
+    (line,) = [line for line in logs if line["event"] == "receive_failed"]
+    assert (line["queue"], line["kind"]) == ("q", "AccessDeniedError")
+    assert not [line for line in logs if line["event"] == "queue_broken"]
 
 
 def test_messages_of_a_receive_in_doubt_come_back_with_the_next_reply(

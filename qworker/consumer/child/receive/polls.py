@@ -20,7 +20,7 @@ from redis.crc import key_slot
 from qworker.consumer.child.receive.glances import Glances
 from qworker.engine.poll import MAX_POLLED, poll
 from qworker.engine.raw import raw
-from qworker.errors import QworkerError
+from qworker.errors import BrokenQueueError, QworkerError
 
 if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
@@ -177,7 +177,7 @@ class Poller:
             self._chooser.note_suspects(queue, 0)
             queue.ready_left = 0
         elif available.problem:
-            self._receiver.leave_alone(queue, available.problem, "BrokenQueueError")
+            self._receiver.leave_alone(queue, available.problem, BrokenQueueError.__name__)
         else:
             queue.ready_left = available.ready
             # A pause that it has reported is over.

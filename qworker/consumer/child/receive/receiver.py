@@ -11,6 +11,7 @@ from qworker.consumer.board.clock import boot_time
 from qworker.engine.receive import Suspects, settle_receive
 from qworker.engine.settle import Outcomes, settle
 from qworker.errors import (
+    BrokenQueueError,
     InDoubtError,
     QworkerError,
     RetryRule,
@@ -156,7 +157,8 @@ class Receiver:
     ) -> None:
         """Ask a queue for nothing for a while, because it cannot be received from; other queues are not affected."""
         if self._chooser.leave_alone(queue, monotonic() + pause_s):
-            _log.error("queue_broken", queue=queue.shard, error=problem, kind=kind)
+            event = "queue_broken" if kind == BrokenQueueError.__name__ else "receive_failed"
+            _log.error(event, queue=queue.shard, error=problem, kind=kind)
         if not self._chooser.single:
             # The poll after the pause says whether it has messages.
             self._chooser.note_empty(queue)
