@@ -43,11 +43,10 @@ def duration_ms(value: object, field: str, *, minimum_ms: int = 0, maximum_ms: i
         forms = _TEXTS if isinstance(value, str) else _FORMS
         raise InvalidOptionError(field, f"{shown(value)} is out of range", forms) from error
     if not minimum_ms <= milliseconds <= maximum_ms:
-        raise InvalidOptionError(
-            field,
-            f"{shown(value)} is out of range",
-            f"it must be from {format_ms(minimum_ms)} to {format_ms(maximum_ms)}",
-        )
+        limit = f"from {format_ms(minimum_ms)} to {format_ms(maximum_ms)}"
+        if maximum_ms == MAX_MS and milliseconds < minimum_ms:
+            limit = f"{format_ms(minimum_ms)} or more"
+        raise InvalidOptionError(field, f"{shown(value)} is out of range", f"it must be {limit}")
     return milliseconds
 
 

@@ -27,7 +27,7 @@ from qworker.app.work import Following, Work
 from qworker.client.schedules import put_schedule, remove_schedule
 from qworker.durations import Duration
 from qworker.engine.options import SendOptions
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
@@ -235,6 +235,12 @@ class Sender(CallMessages[P, R]):
         messages = []
         trace = outgoing()
         for call in calls:
+            if not isinstance(call, Call):
+                raise InvalidOptionError(
+                    "calls",
+                    f"include {shown(call)}, which is not a call",
+                    f"make each by {self.task.name}.call(…)",
+                )
             if call.sender.task is not self.task:
                 raise InvalidOptionError(
                     "calls",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from qworker.client.message import Message
+from qworker.client.message import Message, check_received
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.errors import (
@@ -33,6 +33,7 @@ def shard_by_shard(
 
     A shard that does not reply soon is tried again after the others.
     """
+    check_received(messages)
     shards: dict[int, list[Message]] = {}
     for message in messages:
         shards.setdefault(message.receipt.shard, []).append(message)

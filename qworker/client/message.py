@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import msgspec
 from qworker.engine.message import NEVER_MS, SEATS_FROM
 from qworker.engine.options import MAX_VISIBILITY_MS
 from qworker.engine.receive import Batch
-from qworker.errors import InvalidBodyError, InvalidOptionError
+from qworker.errors import InvalidBodyError, InvalidOptionError, shown
 from qworker.wire.codec import decode, decode_call
 from qworker.wire.envelope import UNFLAGGED, Envelope, Kind, kind_of
 from qworker.wire.ids import EntryId
@@ -89,6 +90,17 @@ class Message(msgspec.Struct, frozen=True):
     def json(self) -> Any:
         """Decode the body. Raises `InvalidBodyError`."""
         return decode(self.body)
+
+
+def check_received(messages: Iterable[object]) -> None:
+    """Raise `InvalidOptionError` for what is not a received message, such as a list of them."""
+    for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidOptionError(
+                "message",
+                f"{shown(message)} is not a received message",
+                "pass messages as receive returned them, one by one: queue.ack(*messages)",
+            )
 
 
 @dataclass(frozen=True, slots=True)

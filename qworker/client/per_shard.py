@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from qworker.client.message import Message
+from qworker.client.message import Message, check_received
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.errors import (
@@ -154,6 +154,7 @@ def where_held(
     def run(
         queue: QueueRef, message: Message, /, *args: P.args, **kwargs: P.kwargs
     ) -> Generator[Any, Any, T]:
+        check_received([message])
         return operation(queue.shard(message.receipt.shard), message, *args, **kwargs)
 
     return run

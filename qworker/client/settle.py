@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from qworker.client.lease_pages import by_lease, cut_leases, pages_of, shard_by_shard
-from qworker.client.message import Message
+from qworker.client.message import Message, check_received
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.durations import Duration, duration_ms
@@ -39,6 +39,7 @@ def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
     calls goes on from: use `complete`. One call per queue or shard. A failure of one of several shards costs the others
     nothing: it is logged (`settle_failed`), and raised only if nothing counted.
     """
+    check_received(messages)
     for message in messages:
         if is_followed(message):
             raise InvalidOptionError(

@@ -544,11 +544,13 @@ def test_wrong_workflows_are_refused(app: QWorker) -> None:
     def plain(run: Run) -> None: ...
     async def later(run: SyncRun) -> None: ...
     def fine(run: SyncRun) -> None: ...
+    def call(number: int) -> None: ...
 
     for function, problem in (
         (none, "takes no run"),
-        (plain, "is a Run; write def plain"),
-        (later, "is a SyncRun; write async def later"),
+        (plain, "is declared as Run; write def plain"),
+        (later, "is declared as SyncRun; write async def later"),
+        (call, "is declared as int; write def call"),
     ):
         with pytest.raises(InvalidOptionError, match=problem):
             app.workflow(function)

@@ -89,6 +89,10 @@ def test_many_calls_are_checked_before_one_is_sent(app: QWorker) -> None:
     with pytest.raises(ArgumentsError):
         add.send_many(add.call(n) for n in [1, 2, "three"])  # type: ignore[arg-type]
     with pytest.raises(
+        InvalidOptionError, match=r"include 1, which is not a call; make each by add\.call\(…\)"
+    ):
+        add.send_many([1])  # type: ignore[list-item]
+    with pytest.raises(
         InvalidOptionError, match="include a call of task 'other'; send only calls of 'add'"
     ):
         add.send_many([add.call(1), other.call(2)])

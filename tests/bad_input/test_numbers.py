@@ -51,7 +51,7 @@ TABLE: dict[str, Refused] = {
         InvalidOptionError,
         "delay",
         "-1 is out of range",
-        "from 0s to",
+        "0s or more",
     ),
     "wait NaN": Refused(
         lambda bench: bench.queue.receive(wait=math.nan),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,7 +19,7 @@ from qworker.client.receive.reap import ReapedQueue
 from qworker.engine.command import Soon
 from qworker.engine.raw import raw
 from qworker.engine.scripts import load_script
-from qworker.errors import BrokenQueueError, InDoubtError, StaleReceiptError
+from qworker.errors import BrokenQueueError, InDoubtError, InvalidOptionError, StaleReceiptError
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.chaos import ChaosProxy
@@ -76,6 +77,27 @@ def test_a_call_moves_a_bounded_number_of_messages_and_bytes(
         elif verb != "ack":
             peeked = [message.id for message in queue.peek(1000)]
             assert (peeked[:-1] if verb == "release" else peeked[1:]) == ids
+
+
+SETTLE: Final[dict[str, Callable[[Queue, Any], object]]] = {
+    "ack": lambda queue, wrong: queue.ack(wrong),
+    "nack": lambda queue, wrong: queue.nack(wrong),
+    "release": lambda queue, wrong: queue.release(wrong),
+    "bury": lambda queue, wrong: queue.bury(wrong),
+    "extend": lambda queue, wrong: queue.extend(wrong, "1m"),
+    "extend_all": lambda queue, wrong: queue.extend_all([wrong], "1m"),
+    "working": lambda queue, wrong: queue.working(wrong),
+    "complete": lambda queue, wrong: queue.complete(wrong, 1, keep="1m"),
+}
+
+
+@pytest.mark.bad_input("values: a list of messages, a receipt or None to settle")
+@pytest.mark.parametrize("verb", SETTLE)
+@pytest.mark.parametrize("wrong", [[], "l:1", None], ids=["list", "receipt", "None"])
+def test_what_is_not_a_message_is_refused(queue: Queue, verb: str, wrong: object) -> None:
+    """The error says how to pass what `receive` returned."""
+    with pytest.raises(InvalidOptionError, match=r"is not a received message.*ack\(\*messages\)"):
+        SETTLE[verb](queue, wrong)
 
 
 @pytest.mark.parametrize("verb", VERBS)

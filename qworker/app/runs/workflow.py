@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
@@ -213,6 +214,9 @@ def _without_run(function: Callable[..., Any], name: str) -> inspect.Signature:
         raise InvalidOptionError(name, "takes no run as its first parameter", limit)
     annotation = parameters[0].annotation
     other = SyncRun if wanted == "Run" else Run
-    if annotation is other or str(annotation).rpartition(".")[2] == other.__name__:
-        raise InvalidOptionError(f"{name}({parameters[0].name})", f"is a {other.__name__}", limit)
+    named = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    named = named.rpartition(".")[2]
+    # A name of the application may be an alias of `Run`; that of a builtin is not.
+    if named == other.__name__ or hasattr(builtins, named):
+        raise InvalidOptionError(f"{name}({parameters[0].name})", f"is declared as {named}", limit)
     return signature.replace(parameters=parameters[1:])
