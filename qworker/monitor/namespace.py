@@ -140,3 +140,14 @@ class Namespace:
     def now_ms(self) -> int:
         """Read the server's clock."""
         return self.client.now_ms()
+
+    def spent_s(self) -> float:
+        """Return the seconds for which this thread has kept servers and this process busy so far.
+
+        Readings rest in proportion to that. The network has no part in it, so that a server that is far away is read as
+        often as a near one. With a client that does not tell, all time counts.
+        """
+        client = self.client
+        if isinstance(client, WatchingClient):
+            return client.busy_s + time.thread_time()
+        return time.monotonic()

@@ -26,7 +26,8 @@ __all__ = ["Pass"]
 T = TypeVar("T")
 
 _CHECKS_S: Final = 15.0
-#: The pause between full readings, as a multiple of how long one takes: they use less than 0.5 % of a server's time.
+#: The pause between full readings, as a multiple of what one takes the server and this process: they use less than
+#: 0.5 % of a server's time.
 _REST: Final = 150
 #: Rates are over at least this long.
 _RATE_MS: Final = 5_000
@@ -54,8 +55,8 @@ class Pass:
 
     def take(self, last: Sample, watched: Collection[str]) -> Sample:
         """Read everything if that is due, else only the queues on open pages. Raises `ServerError`."""
-        started_s = time.monotonic()
-        if started_s < self._due_s and not last.problem:
+        started_s = self._namespace.spent_s()
+        if time.monotonic() < self._due_s and not last.problem:
             return self._people(self.some(last, watched))
         queues = self._namespace.queues
         shards = queues.list()
@@ -69,15 +70,15 @@ class Pass:
         now_s = time.monotonic()
         # Waiting for a node that is away costs no server anything: a reading takes as long as the last whole one.
         if not queues.away:
-            self._took_s = now_s - started_s
+            self._took_s = self._namespace.spent_s() - started_s
         self._due_s = now_s + max(self._every_s / 2, _REST * self._took_s)
         self._remember(sample, now_s)
         if now_s >= self._checks_s:
+            started_s = self._namespace.spent_s()
             sample = replace(sample, findings=tuple(examine(self._namespace)))
-            ended_s = time.monotonic()
             if not queues.away:
-                self._checks_took_s = ended_s - now_s
-            self._checks_s = ended_s + max(_CHECKS_S, _REST * self._checks_took_s)
+                self._checks_took_s = self._namespace.spent_s() - started_s
+            self._checks_s = time.monotonic() + max(_CHECKS_S, _REST * self._checks_took_s)
         return sample
 
     def some(self, last: Sample, names: Collection[str]) -> Sample:

@@ -27,7 +27,8 @@ __all__ = ["Handler", "Kept", "ListedCalls", "ListedRuns", "Readings", "Stacks"]
 
 T = TypeVar("T")
 
-#: Seconds for which a reading is kept at least and at most, and as a multiple of what it took.
+#: Seconds for which a reading is kept at least and at most, and as a multiple of what it took the server and this
+#: process.
 _KEPT_S: Final = 4.0
 _LONGEST_S: Final = 60.0
 _REST: Final = 150
@@ -46,13 +47,20 @@ _SEARCHED: Final = 20_000
 class Kept(Generic[T]):
     """A reading of a namespace: made when a viewer asks and the last one is old; viewers who ask meanwhile share it.
 
-    `partial`: whether a node of a Cluster is away: the reading is soon made again then.
+    `partial`: whether a node of a Cluster is away: the reading is soon made again then. `spent_s`: what the
+    readings of a thread have taken so far, see `Namespace.spent_s`.
     """
 
     def __init__(
-        self, read: Callable[[], T], *, for_s: float = _KEPT_S, partial: Callable[[], bool]
+        self,
+        read: Callable[[], T],
+        *,
+        for_s: float = _KEPT_S,
+        partial: Callable[[], bool],
+        spent_s: Callable[[], float],
     ) -> None:
         self._read = read
+        self._spent_s = spent_s
         self._partial = partial
         self._for_s = for_s
         self._lock = threading.Lock()
@@ -62,8 +70,8 @@ class Kept(Generic[T]):
     def get(self) -> T:
         """Return the reading: the last one while the server is away. Raises `ServerError` if there is none."""
         with self._lock:
-            started_s = time.monotonic()
-            if self._kept is None or started_s >= self._until_s:
+            if self._kept is None or time.monotonic() >= self._until_s:
+                started_s = self._spent_s()
                 try:
                     self._kept = (self._read(),)
                 except ServerError:
@@ -72,11 +80,10 @@ class Kept(Generic[T]):
                     if self._kept is None:
                         raise
                     return self._kept[0]
-                ended_s = time.monotonic()
-                rest_s = min(_LONGEST_S, _REST * (ended_s - started_s))
+                rest_s = min(_LONGEST_S, _REST * (self._spent_s() - started_s))
                 if self._partial():
                     rest_s = 0.0
-                self._until_s = ended_s + max(self._for_s, rest_s)
+                self._until_s = time.monotonic() + max(self._for_s, rest_s)
             return self._kept[0]
 
     def forget(self) -> None:
@@ -162,7 +169,7 @@ class Readings:
         client, name, queues = namespace.client, namespace.namespace, namespace.queues
 
         def kept(read: Callable[[], T], for_s: float = _KEPT_S) -> Kept[T]:
-            return Kept(read, for_s=for_s, partial=lambda: queues.away)
+            return Kept(read, for_s=for_s, partial=lambda: queues.away, spent_s=namespace.spent_s)
 
         self.schedules: Kept[list[ListedSchedule]] = kept(
             lambda: list_schedules(client, name, queues.names())

@@ -79,7 +79,7 @@ class Dashboard:
         self._link = link
         self._jobs = Jobs(namespace, self._job_ended)
         self._readings = Readings(namespace)
-        self._lives = Lives(self.sampler)
+        self._lives = Lives(self.sampler, namespace.spent_s)
         self._writer = Writer(namespace, self._jobs, self._readings, redact)
         self._redact = redact
         routes = [

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Live", "Lives"]
 
-#: The pause before a page with its own readings is written again, as a multiple of how long that takes and of the
-#: number of such pages: together they use less than a percent of the server's time. And the longest pause, in seconds.
+#: The pause before a page with its own readings is written again, as a multiple of what that takes the server and this
+#: process, and of the number of such pages: together they use less than a percent of the server's time. And the longest
+#: pause, in seconds.
 _REST: Final = 150
 _LONGEST_S: Final = 60.0
 
@@ -40,10 +41,20 @@ class _Kept:
 
 
 class Lives:
-    """The changing parts of pages, each written once per sample; those with readings of their own less often."""
+    """The changing parts of pages, each written once per sample; those with readings of their own less often.
 
-    def __init__(self, sampler: Sampler, *, clock: Callable[[], float] = time.monotonic) -> None:
+    `spent_s`: the seconds that the calling thread has kept servers and this process busy so far.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        spent_s: Callable[[], float],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._sampler = sampler
+        self._spent_s = spent_s
         self._clock = clock
         self._lock = threading.Lock()
         self._number = -1
@@ -69,10 +80,9 @@ class Lives:
         # A page that waits for a server holds up no other.
         with kept.lock:
             if kept.live is None or (kept.live.reads and kept.at_s < since_s):
-                kept.at_s = self._clock()
+                kept.at_s, spent_s = self._clock(), self._spent_s()
                 kept.live = write(sample)
                 if kept.live.reads:
-                    ended_s = self._clock()
-                    rest_s = min(_LONGEST_S, _REST * (ended_s - kept.at_s) * resting)
-                    kept.until_s = ended_s + rest_s
+                    took_s = self._spent_s() - spent_s
+                    kept.until_s = self._clock() + min(_LONGEST_S, _REST * took_s * resting)
             return sample.number, kept.live

@@ -6,8 +6,10 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from qworker.web.application import Dashboard
 from qworker.web.lives import Live, Lives
 from qworker.web.render import sparkline
 from tests.cli.conftest import Shop
+from tests.relay import Relay
 from tests.servers import start
 from tests.timing import DEADLINE_S, Clock
 from tests.topologies.servers import until
@@ -223,7 +226,7 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
 ) -> None:
     """The more of them are open, the longer each rests; a page that is opened later is not older than its stream."""
     sampler, clock, written = made().sampler, Clock(), list[str]()
-    lives = Lives(sampler, clock=clock)
+    lives = Lives(sampler, clock, clock=clock)
 
     def write(name: str, took_s: float, *, reads: bool = True) -> Callable[[Any], Live]:
         def made_of(_: Any) -> Live:
@@ -257,6 +260,45 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
     assert "slow" not in look("slow")
     clock.now_s += 2
     assert "slow" in look("slow")
+
+
+def test_a_distant_server_makes_no_page_rest_longer(store_url: str) -> None:
+    """30 ms away, each trip of a page once cost it 4.5 s of rest: what the network takes costs the server nothing."""
+    with (
+        start("valkey", far=False) as server,
+        Relay(server.url, rtt_ms=30) as relay,
+        Client(ConnectionFactory(server.url)) as client,
+    ):
+        shop = Shop(client, "shop", server.url)
+        [message_id] = shop.send("emails", 1)
+        app = QWorker("shop", url=relay.url)
+        dashboard = asgi(app, authorize=lambda _: Access("ada", RIGHTS))
+        trips: list[float] = []
+        answered = dashboard._namespace.client._answered
+
+        def counted(nodes: Any, seconds: float) -> None:
+            if threading.current_thread().name != "qworker-sampler":
+                trips.append(seconds)
+            answered(nodes, seconds)
+
+        dashboard._namespace.client._answered = counted  # type: ignore[method-assign]
+
+        async def rest_of(number: int) -> bool:
+            """Open the only page; whether it rests for at most half of what its trips would cost it."""
+            path = f"/queues/emails/messages/{message_id}"
+            dashboard._lives._kept.clear()
+            trips.clear()
+            async with stream(dashboard, f"{path}?n={number}") as message:
+                assert "waits to be received" in await message.event()
+                lives = dashboard._lives
+                key = next(each for each in lives._kept if ("n", str(number)) in each[1])
+                rest_s = lives._kept[key].until_s - time.monotonic()
+                return len(trips) > 1 and rest_s < min(60, 150 * sum(trips)) / 2
+
+        numbers = count()
+        until(lambda: asyncio.run(rest_of(next(numbers))))
+        dashboard.close()
+        app.close()
 
 
 def test_a_stream_ends_with_the_dashboard(made: Callable[..., Dashboard], shop: Shop) -> None:

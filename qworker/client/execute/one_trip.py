@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -35,12 +35,14 @@ def call_all(
     connections: ConnectionSet,
     commands: Sequence[Command[Any]],
     within_s: float | None = None,
+    answered: Callable[[Iterable[Address], float], None] | None = None,
 ) -> tuple[dict[int, Any], dict[Address, Unanswered]]:
     """Make calls in one trip per node; returns the results of those that succeeded by index, and nodes without answer.
 
     The caller repeats the others one by one: those with a missing script, a moved slot, a refusal or a node that is
     away. Every command may be repeated. Waits `within_s` seconds for all nodes together, and as long again to connect;
-    None waits for the connection's own timeout, for each node.
+    None waits for the connection's own timeout, for each node. `answered` is told the nodes and the seconds of
+    a trip in which all of them answered.
     """
     began = time.monotonic()
     if commands and factory.node(commands[0].key) is None:
@@ -79,6 +81,8 @@ def call_all(
                     _read(connection, commands, nodes[address], results)
             except (RedisError, OSError) as error:
                 failed(address, error, was_sent=True)
+        if answered is not None and not unanswered:
+            answered([address for address, _ in sent], time.monotonic() - sent_at)
     except BaseException:
         # Interrupted between calls and replies: the next replies on these connections are not ours.
         connections.close()
@@ -115,13 +119,15 @@ def call_each(
     commands: Sequence[Command[T]],
     patience: Patience,
     attempt: Callable[[Command[T], Patience], T],
+    answered: Callable[[Iterable[Address], float], None] | None = None,
 ) -> list[T | QworkerError]:
     """Make calls in one trip per node; returns the result or the error of each.
 
-    `attempt` repeats calls that failed in the trip. Waits once for a node that does not serve.
+    `attempt` repeats calls that failed in the trip; for `answered` see `call_all`. Waits once for a node that does not
+    serve.
     """
     waits_s = patience.waits_s(factory.reply_timeout_s)
-    results, unanswered = call_all(factory, connections, commands, waits_s)
+    results, unanswered = call_all(factory, connections, commands, waits_s, answered)
     outcomes: list[T | QworkerError] = []
     failed: dict[Address | None, ServerError] = {
         node: error for node, (error, after_s) in unanswered.items() if patience.is_over(after_s)

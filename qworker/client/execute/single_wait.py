@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import structs
 
+from qworker.client.execute.distance import Distances
 from qworker.client.execute.recurring import is_of_server
 from qworker.client.execute.sync import Client, Lane
 from qworker.engine.command import Patience
@@ -97,6 +98,15 @@ class WatchingClient(SingleWaitClient):
         super().__init__(*args, **options)
         #: When the next try of a node is due.
         self._due_s: dict[Address, float] = {}
+        self._distances = Distances()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which the calls of this thread have kept servers busy so far, without the network's part."""
+        return self._distances.busy_s
+
+    def _answered(self, nodes: Iterable[Address], seconds: float) -> None:
+        self._distances.note(nodes, seconds)
 
     def _attempt(
         self, lane: Lane, command: Command[T], patience: Patience, *, elsewhere: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -124,8 +124,16 @@ class Client(BaseClient):
         self, lane: Lane, commands: Sequence[Command[T]], patience: Patience
     ) -> list[T | QworkerError]:
         return call_each(
-            self.factory, lane.connections, commands, patience, partial(self._attempt, lane)
+            self.factory,
+            lane.connections,
+            commands,
+            patience,
+            partial(self._attempt, lane),
+            self._answered,
         )
+
+    def _answered(self, nodes: Iterable[Address], seconds: float) -> None:
+        """Learn how long nodes took to answer the calls of a trip."""
 
     def send(
         self,
@@ -243,7 +251,10 @@ class Client(BaseClient):
                     address = self.factory.locate(command.key, within_s)
                 server = lane.connections.idle(address, within_s)
                 asking = attempt.detour is not None
+                began_s = time.monotonic()
                 reply = call(server.connection, attempt.command, asking=asking, within_s=within_s)
+                if not command.blocks_s:
+                    self._answered((address,), time.monotonic() - began_s)
                 result = attempt.command.decode(reply)
             except QworkerError as error:
                 # After a lost reply the connection is of no use; and if the server cannot serve (a replica, a server

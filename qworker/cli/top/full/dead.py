@@ -70,7 +70,7 @@ def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> 
 
     Raises `QworkerError`.
     """
-    started_s = time.monotonic()
+    started_s = namespace.spent_s()
     chosen = sorted(numbers, key=lambda name: (-numbers[name], name))[:_QUEUES]
     most = ALONE if only else min(_EACH, _MOST // max(1, len(chosen)))
     rows: list[DeadRow] = []
@@ -84,7 +84,7 @@ def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> 
             for group in group_by_error(found.found).values()
         ]
     of = numbers.get(only, 0) if only else sum(numbers.values())
-    return Found(tuple(rows), read, max(of, read), time.monotonic() - started_s)
+    return Found(tuple(rows), read, max(of, read), namespace.spent_s() - started_s)
 
 
 class DeadLetters(View[DeadRow]):
