@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
@@ -58,6 +59,10 @@ def claim(
         )
         return Claimed(batch, ended)
 
+    def decode_resumed(reply: Any) -> Claimed:
+        claimed = decode(reply)
+        return structs.replace(claimed, batch=structs.replace(claimed.batch, resumed=True))
+
     args: tuple[Word, ...] = (
         given(now_ms),
         0,
@@ -67,4 +72,6 @@ def claim(
         *(deadline_ms for _, deadline_ms in candidates),
     )
     names = standard_keys(keys, *(name for name, _ in candidates), lease_id)
-    return Command(load_script("claim"), names, args, decode, resume_at=1)
+    return Command(
+        load_script("claim"), names, args, decode, resume_at=1, decode_resumed=decode_resumed
+    )

@@ -75,11 +75,12 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
 
     `decode` turns the reply into the result, or raises a `RefusedError`. Every command may be repeated if its reply was
     lost: scripts are idempotent by lane and number, lease id or receipt. `resume_at` is the index of the argument that
-    a repetition sets to 1 (a receive that must not create its lease twice). `then` is a plain command that follows in
-    the same trip; `decode` gets both replies, the second may be the server's error. In a Cluster a call goes to the
-    node of its first key, or to `node`; `per_queue` splits a call with keys of several queues. `settled` makes the
-    command that only repeats the settles of this one. `blocks_s`: seconds for which the server may block the call.
-    `awaits_move`: while its keys move to another node of a Cluster, it is retried until they are there.
+    a repetition sets to 1 (a receive that must not create its lease twice); `decode_resumed` reads its reply. `then` is
+    a plain command that follows in the same trip; `decode` gets both replies, the second may be the server's error. In
+    a Cluster a call goes to the node of its first key, or to `node`; `per_queue` splits a call with keys of several
+    queues. `settled` makes the command that only repeats the settles of this one. `blocks_s`: seconds for which the
+    server may block the call. `awaits_move`: while its keys move to another node of a Cluster, it is retried until they
+    are there.
     """
 
     script: Script | None
@@ -87,6 +88,7 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     args: tuple[Word, ...]
     decode: Callable[[Any], T]
     resume_at: int | None = None
+    decode_resumed: Callable[[Any], T] | None = None
     then: tuple[Word, ...] = ()
     node: Address | None = None
     per_queue: Callable[[], PerQueue[T]] | None = None
@@ -130,7 +132,8 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         if self.resume_at is None:
             return self
         args = (*self.args[: self.resume_at], 1, *self.args[self.resume_at + 1 :])
-        return structs.replace(self, args=args, resume_at=None)
+        decode = self.decode_resumed or self.decode
+        return structs.replace(self, args=args, resume_at=None, decode=decode)
 
 
 class Pause(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from qworker.engine.arguments import given, standard_keys
 from qworker.engine.command import Command, Word
@@ -39,7 +40,8 @@ class Batch(msgspec.Struct, frozen=True):
     `hint_ms`: 0 more is ready · n the next delayed message is due in n ms · `PAUSED` · `UNKNOWN`.
     `alone`: the one message is a suspect; `suspects` more wait. `settled`: messages settled per lease of the call.
     `journal`: it is on, and takes the events of acks. `has_groups`: the queue has. `wait_ms`: when the next of these
-    that waits for a time may run; 0 for none.
+    that waits for a time may run; 0 for none. `resumed`: the call was a repetition, and made no lease; without messages
+    its first sending may yet make it.
     """
 
     lease_id: str
@@ -56,6 +58,7 @@ class Batch(msgspec.Struct, frozen=True):
     journal: bool = False
     has_groups: bool = False
     wait_ms: int = 0
+    resumed: bool = False
 
 
 def settle_receive(
@@ -99,6 +102,7 @@ def settle_receive(
         tuple(args),
         decode,
         resume_at=None if resume or count == 0 else 1,
+        decode_resumed=lambda reply: structs.replace(decode(reply), resumed=True),
         settled=(lambda: settle_receive(keys, lease_id, 0, outcomes=outcomes, who=who))
         if outcomes
         else None,

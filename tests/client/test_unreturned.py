@@ -8,12 +8,13 @@ from contextlib import suppress
 
 import pytest
 
+from qworker import QWorker
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.queue import AsyncQueue
 from qworker.client.queue_ref import QueueRef
 from qworker.client.receive.deliver import NewLeases, delivered
 from qworker.client.unreturned import ALL, Unreturned
-from qworker.engine.receive import Batch
+from qworker.engine.receive import Batch, settle_receive
 from qworker.engine.settle import Outcomes
 from qworker.errors import InDoubtError, QworkerError, ServerError, UnfinishedError
 from qworker.store.connections import ConnectionFactory
@@ -92,6 +93,25 @@ def test_the_latest_thousand_of_a_queue_are_remembered(unreturned: Unreturned) -
         unreturned.note(KEYS, f"l{number:04}")
     assert leases_of(unreturned.outcomes(KEYS))[0] == "l0005"
     assert leases_of(unreturned.outcomes(OTHER)) == ["x"]
+
+
+def test_a_lease_that_the_first_sending_of_a_receive_makes_later_is_given_back(
+    namespace: str,
+) -> None:
+    """The repetition that was answered has not made it, and the caller does not know it."""
+    with start("valkey") as server, ChaosProxy(server.url) as proxy:
+        near, far = QWorker(namespace, url=server.url), QWorker(namespace, url=proxy.url)
+        with near.client, far.client:
+            queue = far.queue("q")
+            assert queue.receive() == []
+            near.queue("q").send({"n": 1})
+            proxy.cut_request(every=1, of=b"EVALSHA", times=1)
+            assert queue.receive() == []
+            (late,) = far.client.unreturned.outcomes(queue.keys)
+            near.client.execute(settle_receive(queue.keys, late.lease_id, 1))
+            (message,) = queue.receive()
+            assert (message.json(), message.receive_count) == ({"n": 1}, 1)
+            assert not far.client.unreturned
 
 
 def test_many_cancelled_receives_give_back_each_lease_a_few_times(namespace: str) -> None:

@@ -230,9 +230,6 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
     app.close()
 
 
-@pytest.mark.quarantine(
-    "on a busy machine a receive of the node that came back is given up: its message waits for its visibility"
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("queues", [12, 30])
 @pytest.mark.parametrize("how", ["killed", "frozen"])

@@ -198,7 +198,7 @@ def _claim(
             leases.failed(queue, lease_id, error)
             raise
         if not claimed.batch.items:
-            leases.absent(lease_id)
+            leases.not_created(queue, claimed.batch)
         messages += yield from delivered(queue, claimed.batch, leases)
         if not claimed.batch.items and not claimed.ended:
             idle = idle[MAX_CANDIDATES:]

@@ -54,6 +54,12 @@ class NewLeases:
         """Remove a lease that was not created."""
         self._entered.pop((lease_id, ALL), None)
 
+    def not_created(self, queue: QueueRef, batch: Batch) -> None:
+        """Remove the lease of a call that found no message; its first sending may yet make it, if it was repeated."""
+        self.absent(batch.lease_id)
+        if batch.resumed:
+            self.leave(queue, batch.lease_id)
+
     def failed(self, queue: QueueRef, lease_id: str, error: QworkerError) -> None:
         """Remove a lease whose call failed; if it may have been created, leave it to be given back."""
         self.absent(lease_id)

@@ -172,7 +172,7 @@ def _receive(
     if batch.items:
         result.batches.append((shard, batch))
     else:
-        leases.absent(lease_id)
+        leases.not_created(shard, batch)
         result.unfinished = result.unfinished or batch.hint_ms == 0
     return batch.alone
 

@@ -29,6 +29,7 @@ from qworker.errors import (
     RetryRule,
     ServerError,
     UnavailableError,
+    UnfinishedError,
 )
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.connections import ConnectionFactory, ServerConnection, map_error
@@ -55,12 +56,16 @@ class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
 
 
 class _Call(msgspec.Struct):
-    """A command in flight. `server`: the connection over which its reply comes, None until it is sent (again)."""
+    """A command in flight. `server`: the connection over which its reply comes, None until it is sent (again).
+
+    `lost`: it was sent over a connection that broke, so it may have run, whatever a repetition says.
+    """
 
     command: Command[Any]
     server: ServerConnection | None
     #: It may have been sent before: the next time it goes as a repetition.
     sent: bool
+    lost: bool = False
 
 
 class Connection:
@@ -145,7 +150,8 @@ class Connection:
     def finish(self) -> Any:
         """Read the reply of the oldest command in flight, however long it takes (see `patience_s`).
 
-        Raises the `RefusedError` of the reply, a `ServerError` that waiting does not cure, or `Abandoned`.
+        Raises the `RefusedError` of the reply, a `ServerError` that waiting does not cure, or `Abandoned`. After a lost
+        reply an error of the server proves nothing, so that is an `InDoubtError`.
         """
         pause_s, began = _FIRST_PAUSE_S, time.monotonic()
         while True:
@@ -164,6 +170,7 @@ class Connection:
                     # An error reply: later calls are answered too. A full server serves all but heavy outcomes.
                     self._calls.popleft()
                     call.command.name_script(error)
+                    _raise_doubt(call, error)
                     raise
                 address = call.server.address if call.server else self._reaching
                 self._lose(error, call.server)
@@ -173,6 +180,7 @@ class Connection:
                 if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                     self._calls.popleft()
                     self._outages.leave_alone(address, error)
+                    _raise_doubt(call, error)
                     raise
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -297,4 +305,9 @@ class Connection:
         self._servers.drop(server.address)
         for call in self._calls:
             if call.server is server:
-                call.server = None
+                call.server, call.lost = None, True
+
+
+def _raise_doubt(call: _Call, error: ServerError) -> None:
+    if call.lost and not isinstance(error, InDoubtError | UnfinishedError):
+        raise InDoubtError(str(error)) from error

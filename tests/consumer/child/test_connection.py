@@ -18,7 +18,7 @@ from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
 from qworker.engine.settle import Outcomes, settle
-from qworker.errors import BrokenQueueError, ServerError, UnavailableError
+from qworker.errors import BrokenQueueError, InDoubtError, ServerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.ids import IdSource
 from qworker.wire.keys import QueueKeys
@@ -125,6 +125,30 @@ def test_a_receive_that_never_arrived_is_not_made_up(
     second = watched.connection.call(settle_receive(keys, ids.lease_id(), 3))
 
     assert (len(first.items), len(second.items)) == (0, 3)
+
+
+def test_an_error_after_a_lost_reply_leaves_the_call_in_doubt(
+    app: QWorker, proxy: ChaosProxy, watched: Watched
+) -> None:
+    """The server refuses the repetition; the first sending has run."""
+    key, seen = QueueKeys(app.namespace, "q").wake, list[bytes]()
+    with redis_of(app) as redis:
+
+        def refuse_second(request: bytes) -> None:
+            if b"RPUSH" in request:
+                seen.append(redis.type(key))
+                if len(seen) == 2:
+                    redis.set(key, "not ours")
+
+        watched.connection.call(raw("PING", decode=bytes))
+        proxy.on_request = refuse_second
+        proxy.cut_next_reply(of=b"RPUSH")
+        with pytest.raises(InDoubtError, match="WRONGTYPE"):
+            watched.connection.call(raw("RPUSH", key, 1, decode=int))
+        assert seen == [b"none", b"list"]
+        with pytest.raises(ServerError, match="WRONGTYPE") as refused:
+            watched.connection.call(raw("RPUSH", key, 1, decode=int))
+        assert not isinstance(refused.value, InDoubtError)
 
 
 def test_a_call_made_before_the_connection_is_not_a_repetition(

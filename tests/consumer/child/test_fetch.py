@@ -13,7 +13,7 @@ import structlog
 
 from qworker import QWorker
 from qworker.consumer.child.connection import Connection
-from qworker.engine.receive import Batch, Suspects
+from qworker.engine.receive import Batch, Suspects, settle_receive
 from qworker.errors import BrokenQueueError, InDoubtError, UnavailableError
 from qworker.wire.keys import QueueKeys
 from tests import servers
@@ -206,10 +206,16 @@ def test_queue_that_a_user_may_not_receive_from_is_not_called_broken(
     assert not [line for line in logs if line["event"] == "queue_broken"]
 
 
+@pytest.mark.parametrize("queues", [1, 3])
 def test_messages_of_a_receive_in_doubt_come_back_with_the_next_reply(
-    app: QWorker, monkeypatch: pytest.MonkeyPatch
+    app: QWorker, queues: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease that it may have made is given back, uncounted, long before its visibility timeout."""
+    """The lease that it may have made is given back, uncounted, long before its visibility timeout.
+
+    Of several queues it is a poll that is answered: the queue is empty but for the lease, so nothing is received.
+    """
+    for number in range(1, queues):
+        app.task(lambda: None, name=f"other{number}", queue=f"other{number}")
     monkeypatch.setattr("qworker.consumer.child.receive.receiver._AWAY_PAUSE_S", 0.1)
     finish, lost, handled = Connection.finish, list[Batch](), list[int]()
 
@@ -231,6 +237,63 @@ def test_messages_of_a_receive_in_doubt_come_back_with_the_next_reply(
     assert lost
     stats = history_of(app.queue("default"))
     assert (stats["released"], stats.get("timeouts", 0)) == (1, 0)
+
+
+def test_a_lease_that_a_receive_in_doubt_makes_later_is_given_back_too(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server may read the bytes of a closed connection after those of the next one."""
+    monkeypatch.setattr("qworker.consumer.child.receive.lease_returns._AGAIN_S", 0.0)
+    app.task(name="task")(lambda: None)
+    default = app.queue("default")
+    default.send({"n": 1})
+    with assembled(app) as child:
+        fetcher = child.broker._fetcher
+        returns = fetcher.receiver.returns
+        (queue,) = fetcher._chooser.queues
+        late = app.client.ids.lease_id()
+
+        def answer() -> None:
+            returns.answered(queue)
+            returns.begin()
+            fetcher.take_all()
+
+        returns.in_doubt(queue, late)
+        answer()
+        assert len(app.client.execute(settle_receive(default.keys, late, 1)).items) == 1
+        answer()
+        assert default.inspect().ready == 1
+        assert not returns
+    assert history_of(default)["released"] == 1
+
+
+def test_an_ending_child_gives_back_leases_in_doubt(app: QWorker) -> None:
+    """Whether or not their queue has answered since."""
+    app.task(name="task")(lambda: None)
+    default = app.queue("default")
+    default.send({"n": 1})
+    with assembled(app) as child:
+        fetcher = child.broker._fetcher
+        lost = app.client.ids.lease_id()
+        app.client.execute(settle_receive(default.keys, lost, 1))
+        fetcher.receiver.returns.in_doubt(fetcher._chooser.queues[0], lost)
+        fetcher.end()
+    assert default.inspect().ready == 1
+
+
+def test_a_repeated_receive_without_messages_is_in_doubt(app: QWorker) -> None:
+    """It makes no lease, but its first sending may yet arrive."""
+    app.task(name="task")(lambda: None)
+    with assembled(app) as child:
+        fetcher = child.broker._fetcher
+        receiver, connection = fetcher.receiver, fetcher._pipeline.connection
+        (queue,) = fetcher._chooser.queues
+        for repeated in (False, True):
+            pending = receiver.enter(queue)
+            command = receiver.command(pending, 1, Suspects.NEVER)
+            connection.begin(command.repeated() if repeated else command)
+            receiver.take(connection, pending)
+            assert bool(receiver.returns) is repeated
 
 
 def test_messages_of_a_lease_recalled_before_its_reply_go_back_unrun(
@@ -277,7 +340,8 @@ def test_a_lease_recalled_before_its_reply_goes_back_at_once(app: QWorker) -> No
             if recalled:
                 child.board.leases.recall(pending.slot)
             receiver.take(connection, pending)
-            receiver.release_all()
+            receiver.returns.begin()
+            fetcher.take_all()
             assert len(receiver.take_arrived()) == (0 if recalled else 2)
             assert default.inspect().ready == (2 if recalled else 0)
     assert history_of(default)["released"] == 2

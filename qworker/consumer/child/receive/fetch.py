@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from qworker.consumer.child.receive.chooser import QueueChooser
+from qworker.consumer.child.receive.lease_returns import LeaseReturns
 from qworker.consumer.child.receive.pipeline import Pipeline
 from qworker.consumer.child.receive.planner import PlannedReceive, ReceivePlanner
 from qworker.consumer.child.receive.poll_schedule import PollSchedule
@@ -77,7 +78,7 @@ class Fetcher:
             polls,
             leases,
             ack_buffer,
-            connection,
+            LeaseReturns(pipeline, who=ack_buffer.who),
             ids=ids,
             visibility_ms=options.visibility_ms,
             slots=slots,
@@ -189,8 +190,8 @@ class Fetcher:
         self, ready: set[int], *, busy: int = 0, collected: int = 0, most: int | None = None
     ) -> None:
         """Read the replies that are there. `busy`, `collected`, `most`: as for `more`. Raises `Abandoned`."""
-        self.receiver.release_all()
         self._pipeline.take(ready)
+        self.receiver.returns.begin()
         self._poller.retry()
         for bell, queue in self._waits.take(ready):
             count = self.planner.room(queue, busy, collected)
@@ -221,7 +222,6 @@ class Fetcher:
     def take_all(self) -> None:
         """Read the replies of all calls in flight, however long that takes. Raises `Abandoned`."""
         self._pipeline.take_all()
-        self.receiver.release_all()
 
     def _begin(self, receive: PlannedReceive, bell: Doorbell | None = None) -> None:
         """Begin a receive; `bell`: the one that rang for it."""
@@ -248,6 +248,8 @@ class Fetcher:
     def end(self) -> None:
         """Cut the waits off and read the replies of all calls in flight. Raises `Abandoned`."""
         self._has_cut_waits = self.doorbells.close()
+        self.take_all()
+        self.receiver.returns.begin_all()
         self.take_all()
 
     def ring(self) -> None:

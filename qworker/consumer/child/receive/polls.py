@@ -166,7 +166,10 @@ class Poller:
             else:
                 self._receiver.note_error(queues[0], error)
             return
+        returns = self._receiver.returns
         for number, queue in enumerate(queues):
+            if returns:
+                returns.answered(queue)
             queue.levels = polled.levels.get(number, ())
             self._note(queue, polled.available.get(number))
         self._schedule.end(successful=bool(polled.available))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.consumer.board.clock import boot_time
 from qworker.engine.receive import Suspects, settle_receive
-from qworker.engine.settle import Outcomes, settle
 from qworker.errors import (
     BrokenQueueError,
     InDoubtError,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.board_slots import ChildLeases, PendingLease
     from qworker.consumer.child.leases.delivery import Delivery
     from qworker.consumer.child.receive.chooser import QueueChooser
+    from qworker.consumer.child.receive.lease_returns import LeaseReturns
     from qworker.consumer.child.receive.poll_schedule import PollSchedule
     from qworker.consumer.child.settle.ack_buffer import AckBuffer
     from qworker.consumer.child.settle.outcomes import InFlightOutcomes
@@ -56,7 +56,7 @@ class Receiver:
         polls: PollSchedule,
         leases: ChildLeases,
         ack_buffer: AckBuffer,
-        connection: Connection,
+        returns: LeaseReturns,
         *,
         ids: IdSource,
         visibility_ms: int | None,
@@ -69,14 +69,10 @@ class Receiver:
         self._polls = polls
         self._leases = leases
         self._ack_buffer = ack_buffer
-        self._connection = connection
+        self.returns = returns
         self._ids = ids
         self._visibility_ms = visibility_ms
         self._slots = slots
-        #: By shard, leases that receives in doubt may have created.
-        self._in_doubt: dict[str, list[str]] = {}
-        #: Leases to give back.
-        self._releases: deque[tuple[QueueState, str]] = deque()
 
     def take_arrived(self) -> deque[Delivery]:
         """Take the messages that have arrived."""
@@ -126,13 +122,12 @@ class Receiver:
             self._leases.drop(pending)
             self._ack_buffer.refused(queue, in_flight, error)
             if isinstance(error, InDoubtError | UnfinishedError):
-                self._in_doubt.setdefault(queue.shard, []).append(pending.lease_id)
+                self.returns.in_doubt(queue, pending.lease_id)
             return None
         queue.note_trip(boot_time() - pending.begun, waited=waited)
         self._ack_buffer.settled(in_flight, batch.settled)
         self._chooser.answered(queue)
-        for lease_id in self._in_doubt.pop(queue.shard, ()):
-            self._release(queue, lease_id)
+        self.returns.answered(queue)
         queue.ready_left, queue.hint_ms = batch.ready_left, batch.hint_ms
         queue.has_groups = batch.has_groups
         if batch.wait_ms:
@@ -164,19 +159,11 @@ class Receiver:
             self._chooser.note_empty(queue)
             self._chooser.note_suspects(queue, 0)
 
-    def release_all(self) -> None:
-        """Give back the remaining messages of leases, uncounted, unless calls are in flight. Raises `Abandoned`."""
-        while self._releases and not len(self._connection):
-            queue, lease_id = self._releases.popleft()
-            outcomes = Outcomes(lease_id)
-            outcomes.release("*")
-            try:
-                self._connection.call(settle(queue.keys, [outcomes], who=self._ack_buffer.who))
-            except QworkerError as error:
-                _log.error("release_refused", queue=queue.shard, error=str(error))
-
     def _drop_empty(self, pending: PendingLease, batch: Batch) -> None:
         self._leases.drop(pending)
+        if batch.resumed:
+            # The first sending of the call may still be on its way.
+            self.returns.in_doubt(pending.queue, pending.lease_id)
         # A hint of 0 without messages: expired ones were removed and there are more. Or suspects wait, which only an
         # idle child may take.
         if batch.hint_ms != 0 or batch.suspects:
@@ -195,12 +182,9 @@ class Receiver:
         deliveries = self._leases.hold(pending, batch)
         if self._leases.board.leases.recalled(pending.slot):
             # The supervisor recalled the lease while its reply was on the way, perhaps before it was created.
-            self._release(pending.queue, pending.lease_id)
+            self.returns.recalled(pending.queue, pending.lease_id)
             lease = deliveries[0].lease
             lease.open = 0
             self._leases.free_if_settled(lease)
         else:
             self.arrived += deliveries
-
-    def _release(self, queue: QueueState, lease_id: str) -> None:
-        self._releases.append((queue, lease_id))
