@@ -94,11 +94,17 @@ class Drive:
 
     def info(self, section: str) -> dict[str, Any]:
         """Read a section of INFO from the server, in a Cluster from the node of the queue."""
-        redis = self.redis
-        if CLUSTERED:
-            redis = redis.get_redis_connection(redis.get_node_from_key(self.keys.meta))
-        found: dict[str, Any] = redis.info(section)
+        found: dict[str, Any] = self._node().info(section)
         return found
+
+    def reset_stats(self) -> None:
+        """Let INFO count from 0 there."""
+        self._node().config_resetstat()
+
+    def _node(self) -> Any:
+        if not CLUSTERED:
+            return self.redis
+        return self.redis.get_redis_connection(self.redis.get_node_from_key(self.keys.meta))
 
     def replied_bytes(self) -> int:
         """Return how many bytes that server has sent to clients; replicas get the bodies."""

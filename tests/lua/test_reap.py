@@ -259,6 +259,20 @@ def test_thousand_suspects_of_a_lease(drive: Drive) -> None:
     ]
 
 
+def test_a_single_suspect_of_a_later_lease_stays_behind_those_of_an_earlier_one(
+    drive: Drive,
+) -> None:
+    """Leases of several messages are reaped latest first; suspects queue at the tail in the order of delivery."""
+    leased(drive, "L1", own("a", shared=1), own("b", shared=1))
+    leased(drive, "L2", own("c", shared=1), own("d"))
+    drive.redis.hset(drive.keys.stats, "reaped_ms", OVER)
+    done = drive.run(reap(drive.keys, ["L1", "L2"], TICK_MS, only="several", now_ms=OVER))
+    assert (done.leases, done.suspects) == (2, 3)
+    assert drive.state("suspect")["suspect"] == [
+        own(message_id, receives=1, shared=2, first_ms=NOW, ready_ms=OVER) for message_id in "abc"
+    ]
+
+
 # -- content --------------------------------------------------------------------------------------
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
-from qworker.consumer.child.receive.glances import Glances
+from qworker.consumer.child.receive.glances import Glances, Group
 from qworker.consumer.child.receive.poll_schedule import PollSchedule
 from qworker.consumer.shards import read_shards
 from qworker.engine.command import Command
+from qworker.engine.raw import raw
 from qworker.wire.keys import QueueKeys
 from qworker.wire.shards import WHOLE
 from tests.consumer.driving import HEARD_S, Child, redis_of, running, until
@@ -181,6 +182,21 @@ def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
         queues = fetcher._chooser.queues
         queues[5].levels = (3, 9)
         assert [len(group.command().args) for group in glances.groups] == [203, 201, 201]
+
+
+def test_a_glance_that_is_refused_is_followed_by_a_poll(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One queue may be the cause, which the poll leaves out: messages of the others are found all the same."""
+    monkeypatch.setattr(Group, "command", lambda _: raw("EXISTS", decode=int))
+    monkeypatch.setattr(Glances, "next_slice", lambda _: ())
+    started: list[str] = []
+    names(app, started)
+    with running(app) as child, redis_of(app) as redis:
+        until(lambda: child.waiting)
+        keys = QueueKeys(app.namespace, "q250")
+        redis.rpush(keys.ready[0], '{"task": "q250", "args": ["q250"]}')
+        until(lambda: started == ["q250"], HEARD_S)
 
 
 def test_slices_cover_all_queues(app: QWorker) -> None:
