@@ -93,16 +93,24 @@ def list_all(session: Session, queue: str | None) -> Output:
 @command.command("set", epilog=_NAMES)
 @click.argument("queue", type=QUEUE)
 @click.argument("name")
-@click.option("--concurrency", type=int, help="Messages that run at a time; 0 removes it.")
+@click.option(
+    "--concurrency", type=int, metavar="N", help="Messages that run at a time; 0 removes it."
+)
 @click.option("--rate", help="Messages that start in a time, such as 100/s or 5/10m; 0 removes it.")
 @click.option(
     "--burst",
     type=int,
+    metavar="N",
     help="Messages of the rate that may start at once; default: those of 100 ms.",
 )
-@click.option("--weight", type=float, help="Share of the turns, 0.01 to 100; default 1.")
 @click.option(
-    "--max-waiting", type=int, help="Refuse sends of a group with more waiting; 0 removes it."
+    "--weight", type=float, metavar="N", help="Share of the turns, 0.01 to 100; default 1."
+)
+@click.option(
+    "--max-waiting",
+    type=int,
+    metavar="N",
+    help="Refuse sends of a group with more waiting; 0 removes it.",
 )
 @click.option(
     "--with",
@@ -119,7 +127,7 @@ def set_one(
 ) -> Output:
     """Set limits of a queue, for messages that start from now on; others of the same NAME stay as they are.
 
-    A more specific name goes before a general one, limit by limit. All workers keep them at once.
+    A more specific name takes precedence over a general one, limit by limit. All workers apply them at once.
     """
     from qworker.client.manage.limits import check_limit, set_limit, shared_limits
 

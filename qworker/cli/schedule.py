@@ -161,7 +161,7 @@ def remove(
     from qworker.daemon.schedules import remove
 
     if bool(names) == bool(app):
-        raise click.UsageError("name schedules, or pass --app (qworker schedule ls)")
+        raise click.UsageError("name schedules, or pass --app")
     chosen = (
         _of_app(session, app)
         if app

@@ -37,7 +37,7 @@ class KeyKind(Kind):
     @property
     def limit(self) -> str:
         """The range."""
-        return "it must be a str of 1 to 256 bytes in UTF-8"
+        return "it must be text of 1 to 256 bytes in UTF-8"
 
     def _checked(self, value: object, field: str) -> str:
         if not isinstance(value, str):

@@ -177,10 +177,10 @@ BATCHES: dict[str, Refused] = {
 }
 
 KEYS: dict[str, Refused] = {
-    "empty": option("unique", "", "is 0 bytes", "a str of 1 to 256 bytes"),
-    "257 bytes": option("unique", "x" * 257, "is 257 bytes", "a str of 1 to 256 bytes"),
-    "no text": option("unique", 7, "is not a str", "a str of 1 to 256 bytes"),
-    "lone surrogate": option("unique", "\ud800", "lone surrogate", "a str of 1 to 256 bytes"),
+    "empty": option("unique", "", "is 0 bytes", "text of 1 to 256 bytes"),
+    "257 bytes": option("unique", "x" * 257, "is 257 bytes", "text of 1 to 256 bytes"),
+    "no text": option("unique", 7, "is not a str", "text of 1 to 256 bytes"),
+    "lone surrogate": option("unique", "\ud800", "lone surrogate", "text of 1 to 256 bytes"),
 }
 
 TABLE: dict[str, Refused] = {

@@ -220,6 +220,8 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
         (["queue", "ls", "--url", "redis://h:99999"], "--url: has a wrong port"),
         (["queue", "set", "a", "visibilty=1s"], "visibilty: is unknown; did you mean visibility?"),
         (["queue", "set", "a", "visibility"], "visibility: has no value; write visibility=VALUE"),
+        (["queue", "set", "a", ""], "KEY=VALUE: '' names no attribute; write one, such as"),
+        (["queue", "set", "a", "=1s"], "KEY=VALUE: '=1s' names no attribute; write one, such as"),
         (["queue", "set", "a", "visibility=0"], "visibility: 0 is out of range"),
         (["queue", "set", "a", "visibility=13h"], "visibility: '13h' is out of range"),
         (["queue", "set", "a", "maxlen=-1"], "maxlen: -1 is out of range"),

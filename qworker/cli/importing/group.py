@@ -143,7 +143,8 @@ def import_rq(session: Session, /, **flags: Any) -> Iterator[Output]:
     so do failed and deferred jobs.
 
     \b
-      qworker import rq --from redis://old:6379/1 --task-map shop.mail.send=send_email --dry-run
+      qworker import rq --from redis://old:6379/1 --dry-run \\
+        --task-map shop.mail.send=send_email
     """
     from qworker.cli.importing.run import import_messages
     from qworker.importers.rq import Rq
@@ -164,7 +165,8 @@ def import_celery(session: Session, /, prefix: str, **flags: Any) -> Iterator[Ou
     time to live. Workers hold messages with an eta: stop them gracefully first, so that they return them.
 
     \b
-      qworker import celery --from redis://old:6379/0 --task-map shop.tasks.mail=send_email --dry-run
+      qworker import celery --from redis://old:6379/0 --dry-run \\
+        --task-map shop.tasks.mail=send_email
     """
     from qworker.cli.importing.run import import_messages
     from qworker.importers.celery import Celery

@@ -50,6 +50,12 @@ def parse_settings(settings: Sequence[str]) -> Changes:
     for setting in settings:
         key, equals, text = setting.partition("=")
         name = key.replace("-", "_")
+        if not key:
+            raise InvalidOptionError(
+                "KEY=VALUE",
+                f"{shown(setting)} names no attribute",
+                "write one, such as visibility=30s",
+            )
         if name not in kinds:
             raise unknown_option(shown(key)[1:-1], key, map(_shown, kinds))
         if not equals:
