@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.client.calls import read_group
 from qworker.client.inspect.walk import SortedSetWalk, StreamWalk
 from qworker.engine.calls import End, count_ends
+from qworker.engine.raw import raw
 from qworker.engine.repair import MAX_PAIRS, repair_join
 from qworker.fsck.damage import Damage, Kind
 from qworker.fsck.reading import Spots, ask, lease_ids
@@ -65,6 +66,22 @@ def check_joins(
             if problem:
                 where = f"calls {name.decode('utf-8', 'replace')}"
                 yield Damage(keys.queue, Kind.CALLS, where, _PROBLEMS[problem], repair)
+        yield from _shared_ids(client, keys, some)
+
+
+def _shared_ids(client: Client, keys: QueueKeys, names: Sequence[bytes]) -> Iterator[Damage]:
+    """Name the ids that a run has as well, which no start allows any more, while either is at work."""
+    ids = [name.decode("utf-8", "replace") for name in names]
+    runs = client.execute_each([raw("EXISTS", keys.run(one), decode=int) for one in ids])
+    for one, is_run in zip(ids, runs, strict=True):
+        if is_run == 1:
+            started, began = (ask(client, "ZSCORE", key, one) for key in (keys.runs, keys.joins))
+            if started is not None or began is not None:
+                text = (
+                    "a run and a group of calls have this id, which an earlier version gave to both: "
+                    "they keep their results in one key, so a wait may get that of the other"
+                )
+                yield Damage(keys.queue, Kind.SHARED_ID, f"id {one}", text)
 
 
 class _Waiting:

@@ -33,6 +33,7 @@ class Kind(Enum):
     SHARE = "share"
     RUN = "lost run"
     CALLS = "group of calls"
+    SHARED_ID = "shared id"
     LOST_CALL = "lost call"
     UNTOLD_CALL = "untold call"
     OUTBOX = "lost outbox"
@@ -85,6 +86,10 @@ REMEDIES: Final = {
     Kind.CALLS: Remedy(
         "list it, or end it: waits for its callback are told that it was discarded, and values go",
         "qworker calls ls QUEUE",
+    ),
+    Kind.SHARED_ID: Remedy(
+        "none: either may be at work",
+        "end one of them (qworker workflow cancel, qworker calls cancel), and start it again under another id",
     ),
     Kind.LOST_CALL: Remedy(
         "count these calls as discarded, so that the group goes on by its policy",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qworker import Bury, Failure, QWorker, chain, group
+from qworker import Bury, Failure, QWorker, SyncRun, chain, group
 from qworker.client.queue import Queue
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage, Kind
@@ -82,3 +82,34 @@ def test_a_call_that_is_gone_is_counted_as_discarded(app: QWorker) -> None:
     drain(app)
     assert handle.result(0) == ["discarded", "1", "discarded"]
     assert found(queue) == []
+
+
+def test_an_id_that_a_run_and_a_group_share_is_named(app: QWorker) -> None:
+    """An earlier version gave it to both; they have one key for their results. Nothing is repaired, and it ends."""
+
+    @app.task(queue="calls", result="1h")
+    def call() -> int:
+        return 1
+
+    @app.task(queue="back", result="1h")
+    def last(values: list[int]) -> int:
+        return sum(values)
+
+    @app.workflow(queue="back")
+    def work(run: SyncRun) -> None:
+        run.wait(str, name="go")
+
+    queue, calls = app.queue("back"), group([call.call()], policy="successes").then(last)
+    calls.start(id="both")
+    assert found(queue) == []
+    with client_of(queue.client.factory.url) as redis:
+        redis.rename(queue.ref.keys.join("both"), queue.ref.keys.join("aside"))
+        work.options(id="both").start()
+        redis.rename(queue.ref.keys.join("aside"), queue.ref.keys.join("both"))
+    for repair in (False, True):
+        [damage] = found(queue, repair=repair)
+        assert (damage.kind, damage.where, damage.repaired) == (Kind.SHARED_ID, "id both", False)
+    drain(app)
+    app.handle("back", "both").signal("go", name="go")
+    drain(app)
+    assert found(queue) == [], "both have ended"
