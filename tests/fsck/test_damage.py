@@ -96,8 +96,9 @@ def test_damage_is_found_repaired_and_gone(drive: Drive, name: str) -> None:
 
 
 def test_every_kind_has_its_damage_and_its_remedy() -> None:
-    """No kind without a way to cause it, and none without a repair."""
-    assert {kind for _, kinds in DAMAGES.values() for kind in kinds} == set(Kind)
+    """No kind without a way to cause it, and none without a repair but that of which `test_calls` says why."""
+    caused = {kind for _, kinds in DAMAGES.values() for kind in kinds}
+    assert caused == set(Kind) - {Kind.SHARED_ID}
     assert set(REMEDIES) == set(Kind)
 
 
