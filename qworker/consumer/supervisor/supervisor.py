@@ -20,6 +20,7 @@ from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.limits import Limits
 from qworker.consumer.supervisor.manifests import Manifests
 from qworker.consumer.supervisor.processes.descendants import adopts, reap_adopted
+from qworker.consumer.supervisor.processes.ends import await_end
 from qworker.consumer.supervisor.processes.pool import ChildPool
 from qworker.consumer.supervisor.processes.spawn import Starter
 from qworker.consumer.supervisor.processes.totals import Totals
@@ -159,7 +160,7 @@ class Supervisor:
             self._pool.start_all()
             while not self.stopping and self._pool.alive:
                 self._turn()
-                time.sleep(_TURN_S)
+                await_end(self.children, _TURN_S)
             if self.children:
                 self._stop_all()
         finally:

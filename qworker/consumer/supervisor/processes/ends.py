@@ -1,0 +1,44 @@
+"""Hear at once that a process has ended, instead of asking some time later."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+__all__ = ["NO_NEWS", "await_end", "news_of"]
+
+#: The descriptor of a process whose end cannot be heard: outside of Linux, and where a container forbids it.
+NO_NEWS = -1
+
+
+class _Child(Protocol):
+    """The part of a child that is waited for."""
+
+    @property
+    def news(self) -> int:
+        """What `news_of` has opened for it."""
+
+
+def news_of(pid: int) -> int:
+    """Open a descriptor that is readable once a process of ours has ended; `NO_NEWS` without such a thing."""
+    if not hasattr(os, "pidfd_open"):
+        return NO_NEWS
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return NO_NEWS
+
+
+def await_end(children: Iterable[_Child], seconds: float) -> None:
+    """Wait until one of the children has ended, for so many seconds at most."""
+    descriptors = [child.news for child in children if child.news != NO_NEWS]
+    if not descriptors:
+        time.sleep(seconds)
+        return
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    poll.poll(seconds * 1000)
