@@ -500,7 +500,7 @@ def test_wrong_loops_are_refused(app: QWorker) -> None:
             (InvalidOptionError, "every", [1], {"every": 0}),
             (InvalidOptionError, "every", [1], {"every": True}),
             (InvalidOptionError, "interval", [1], {"interval": "50ms"}),
-            (InvalidNameError, "cannot be a name", [1], {"name": "a b"}),
+            (InvalidNameError, "loop: .* cannot be a name", [1], {"name": "a b"}),
         )
         for error, match, items, options in wrong:
             with pytest.raises(error, match=match):

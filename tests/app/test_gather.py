@@ -10,6 +10,7 @@ import pytest
 
 from qworker import (
     Cancellation,
+    InvalidNameError,
     InvalidOptionError,
     Keyring,
     Message,
@@ -373,6 +374,13 @@ def test_wrong_gathers_are_refused(media: Media) -> None:
         wrong: tuple[tuple[type[Exception], str, Any, dict[str, Any]], ...] = (
             (InvalidOptionError, "is not a call", [5], {}),
             (InvalidOptionError, "is not a call", [media.transcode], {}),
+            (
+                InvalidOptionError,
+                "has 10,001 calls; at most 10,000; gather several times",
+                [media.transcode.call("a", 1)] * 10_001,
+                {},
+            ),
+            (InvalidNameError, "gather: 'a b' cannot be a name", [], {"name": "a b"}),
             (NoResultError, "result", [nothing.call()], {}),
             (InvalidOptionError, "unknown", [media.transcode.call("a", 1)], {"policy": "first"}),
         )
@@ -388,7 +396,7 @@ def test_wrong_gathers_are_refused(media: Media) -> None:
     errors = drain(app, errors="collect").errors
     with pytest.raises(TaskFailedError, match="give it a name= of its own if you change its calls"):
         handle.result(0)
-    assert len(seen) == 8
+    assert len(seen) == 12
     assert len(errors) == 1
 
 

@@ -582,6 +582,8 @@ def test_wrong_steps_are_refused(app: QWorker) -> None:
             with pytest.raises(error, match=match):
                 run.step(*args)
             wrong.append((error, match, args))
+        with pytest.raises(InvalidNameError, match="signal: '' cannot be a name"):
+            run.wait(str, name="")
 
     handle = order.start()
     drain(app)

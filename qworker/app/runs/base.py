@@ -85,7 +85,7 @@ class RunBase:
             except InvalidNameError:
                 name = "each"  # a lambda
         source = items if key is not None else None
-        return Loop(self._steps, check_step_name(name), every, interval, source, key)
+        return Loop(self._steps, check_step_name(name, "loop"), every, interval, source, key)
 
     def _gathering(
         self, calls: Iterable[Any], name: str, policy: GatherPolicy, timeout: Duration | None
@@ -94,7 +94,7 @@ class RunBase:
         timeout_ms = None
         if timeout is not None:
             timeout_ms = duration_ms(timeout, "timeout", maximum_ms=MAX_DELAY_MS)
-        return Gather(self._steps, app, calls, check_step_name(name), policy, timeout_ms)
+        return Gather(self._steps, app, calls, check_step_name(name, "gather"), policy, timeout_ms)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -65,7 +65,9 @@ class Gather:
                 )
         if len(self.members) > MAX_MEMBERS:
             raise InvalidOptionError(
-                name, f"has {len(self.members):,} calls", f"at most {MAX_MEMBERS:,}"
+                name,
+                f"has {len(self.members):,} calls",
+                f"at most {MAX_MEMBERS:,}; gather several times, or let each call do more",
             )
         if self.members:
             check_members(self.members, app.namespace)

@@ -264,7 +264,7 @@ class Steps:
 
     def begin_wait(self, signal: type[T], name: str | None, timeout: Duration | None) -> Wait[T]:
         """Name a wait. Raises `InvalidOptionError` for a second one of this name."""
-        name = check_step_name(signal.__name__ if name is None else name)
+        name = check_step_name(signal.__name__ if name is None else name, "signal")
         delay_ms = None if timeout is None else duration_ms(timeout, "timeout")
         if self.begin(f"!{name}") != f"!{name}":
             raise InvalidOptionError(
