@@ -139,7 +139,7 @@ def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
     """Within visibility timeout and tick at most: no process is left that could ring again."""
     lab = own_lab
     lab.app(QUEUES.format(word="def", queues=queues))
-    hosts = [lab.start("--no-reaper") for _ in range(2)]
+    hosts = [lab.start("--no-reaper", "--visibility", "10s") for _ in range(2)]
     for host in hosts:
         _until_ready(host)
     with ConnectionFactory(lab.url).redis() as redis:
@@ -151,7 +151,7 @@ def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
     for pid in dead.pids():
         os.kill(pid, signal.SIGKILL)
     until(lambda: lab.noted("handled")[-1] == [LAST])
-    assert watch.passed_s() < 31.0
+    assert watch.passed_s() < 11.0
 
 
 def _until_ready(worker: Worker) -> None:

@@ -51,9 +51,12 @@ class Seat:
     async def sees(self, *parts: str, gone: str = "") -> None:
         """Wait until the screen has all parts, and no longer the one that is to go."""
         deadline = time.monotonic() + DEADLINE_S
-        while not all(part in self.words for part in parts) or (gone and gone in self.words):
+        while True:
+            words = self.words  # draws the screen
+            if all(part in words for part in parts) and not (gone and gone in words):
+                return
             assert time.monotonic() < deadline, f"{parts} (gone: {gone!r}) is not:\n{self.text}"
-            await self.pilot.pause(0.01)
+            await self.pilot.pause(0.02)
 
     async def until(self, happened: Callable[[], object]) -> None:
         """Wait until something has happened on the server."""
