@@ -5,9 +5,8 @@ from __future__ import annotations
 import pickle
 import re
 
-import pytest
-
 from qworker import errors
+from tests.tables import each
 
 CLASSES = [
     kind
@@ -37,7 +36,7 @@ def test_every_error_is_public() -> None:
     assert {kind.__name__ for kind in CLASSES} <= set(errors.__all__)
 
 
-@pytest.mark.parametrize("name", errors.__all__)
+@each("name", errors.__all__)
 def test_tracebacks_and_pickles_show_the_name_that_is_imported(name: str) -> None:
     """Which file of the package defines an error may change."""
     public = getattr(errors, name)

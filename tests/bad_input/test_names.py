@@ -11,6 +11,7 @@ from qworker import QWorker
 from qworker.app.options import TaskOptions
 from qworker.errors import InvalidNameError
 from tests.bad_input.conftest import Bench
+from tests.tables import each
 
 pytestmark = pytest.mark.bad_input
 
@@ -65,7 +66,7 @@ async def sent_async(app: QWorker, name: object) -> str:
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_queue_name_that_is_none_is_refused(bench: Bench, place: str, name: str) -> None:
     """By the same error everywhere; what it quotes is escaped."""
     value, problem = NAMES[name]

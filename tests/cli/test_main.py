@@ -13,6 +13,7 @@ from qworker.cli.framework.errors import describe
 from qworker.cli.main import SECTIONS, cli
 from qworker.errors import InvalidOptionError, QueueFullError, UnavailableError
 from tests.cli.conftest import QWORKER, clean_environment
+from tests.tables import each
 
 VERBS = [name for section in SECTIONS.values() for name in section]
 
@@ -41,7 +42,7 @@ def test_help_lists_every_verb_with_a_line(bare):
         assert f"\n  {name} " in ran.out
 
 
-@pytest.mark.parametrize("path", leaves(cli), ids=" ".join)
+@each("path", leaves(cli))
 def test_every_verb_has_a_help_that_names_the_global_options(bare, path):
     """And every option has a text."""
     ran = bare(*path, "--help")
@@ -57,7 +58,7 @@ def test_every_verb_has_a_help_that_names_the_global_options(bare, path):
             assert parameter.help, parameter
 
 
-@pytest.mark.parametrize("path", leaves(cli), ids=" ".join)
+@each("path", leaves(cli))
 def test_every_listing_has_json(path):
     """Every command that shows or changes something has a form for programs."""
     without = {("acl",), ("daemon",), ("run",), ("web",), ("completion",), ("store", "path")}
@@ -254,13 +255,12 @@ def test_bad_input_is_one_line_and_exit_code_2(run, shop, args, hint):
 
 
 @pytest.mark.bad_input("queue name: in every verb of the command line")
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "", "x" * 65, "Mail", "a b", "a:b", "{a}", "a}{b", "*", "a?", "[a]", "a\nb", "a\x1b[0m",
         "m\u0430il", "reaper", "queues", "../x", "%7Ba%7D", "-a",
     ],
-    ids=ascii,
 )  # fmt: skip
 @pytest.mark.parametrize(
     "verb",

@@ -9,6 +9,7 @@ import pytest
 from qworker.client.plan import Plan
 from qworker.client.queue import AsyncQueue, Queue, QueueVerbs, Verb
 from qworker.client.queue_ref import QueueRef
+from tests.tables import each
 
 VERBS = {name: verb for name, verb in vars(QueueVerbs).items() if isinstance(verb, Verb)}
 
@@ -26,7 +27,7 @@ def test_a_verb_is_a_method_with_the_words_of_its_plan(kind: type) -> None:
         assert inspect.iscoroutinefunction(vars(kind)[name]) == (kind is AsyncQueue), name
 
 
-@pytest.mark.parametrize(("name", "verb"), VERBS.items(), ids=list(VERBS))
+@each("name, verb", VERBS.items())
 def test_every_verb_has_a_text_and_returns_what_its_plan_does(
     name: str, verb: Verb[..., object]
 ) -> None:

@@ -14,6 +14,7 @@ from qworker.config.kinds import (
 from qworker.config.name_kinds import NameKind, NamesKind, WeightsKind
 from qworker.errors import InvalidError, InvalidOptionError
 from qworker.wire.names import check_queue
+from tests.tables import each
 
 DURATION = DurationKind("tick", minimum_ms=10, maximum_ms=3_600_000)
 OR_ZERO = DurationKind("watchdog", minimum_ms=5000, maximum_ms=3_600_000, zero="never")
@@ -52,29 +53,25 @@ def test_text_is_parsed_to_the_canonical_value(kind, text, value):
 
 
 BAD_TEXT = [
-    pytest.param("abc", id="letters"),
-    pytest.param("1e999", id="overflow"),
-    pytest.param(" 5 ", id="spaces"),
-    pytest.param("٥", id="Arabic digit"),
-    pytest.param("5\n", id="line feed"),
-    pytest.param("", id="empty"),
-    pytest.param("nan", id="NaN"),
-    pytest.param("-5", id="negative"),
-    pytest.param("+5", id="plus"),
-    pytest.param("0x10", id="hexadecimal"),
-    pytest.param("1_000", id="underscore"),
-    pytest.param("9" * 5000, id="5000 digits"),
-    pytest.param("\x1b[31m", id="escape sequence"),
-    pytest.param("\udcff", id="byte that is not UTF-8"),
+    "abc",  # letters
+    "1e999",  # overflow
+    " 5 ",  # spaces
+    "٥",  # Arabic digit
+    "5\n",  # line feed
+    "",  # empty
+    "nan",  # NaN
+    "-5",  # negative
+    "+5",  # plus
+    "0x10",  # hexadecimal
+    "1_000",  # underscore
+    "9" * 5000,  # 5000 digits
+    "\x1b[31m",  # escape sequence
+    "\udcff",  # byte that is not UTF-8
 ]
 
 
-@pytest.mark.parametrize("text", BAD_TEXT)
-@pytest.mark.parametrize(
-    "kind",
-    [DURATION, OR_ZERO, INTEGER, SIZE, FLAG, CHOICE, NAMES, WEIGHTS],
-    ids=lambda kind: kind.help,
-)
+@each("text", BAD_TEXT)
+@each("kind", [DURATION, OR_ZERO, INTEGER, SIZE, FLAG, CHOICE, NAMES, WEIGHTS])
 def test_the_error_of_other_text_names_its_source(kind, text):
     """The error of other text names its source, and never shows it raw or at full length."""
     if kind is NAMES and text in ("abc", "1e999", "nan", "0x10", "1_000"):

@@ -13,11 +13,12 @@ import yaml
 from tests.deploy import queries
 from tests.deploy.checkers import DEPLOY, run
 from tests.deploy.surface import METRICS
+from tests.tables import each
 
 BOARD: dict[str, Any] = json.loads((DEPLOY / "grafana" / "qworker.json").read_text())
 PANELS: list[dict[str, Any]] = BOARD["panels"]
 CHARTS = [panel for panel in PANELS if panel["type"] != "row"]
-each_chart = pytest.mark.parametrize("panel", CHARTS, ids=lambda panel: str(panel["title"]))
+each_chart = each("panel", CHARTS)
 
 
 def filled(query: str) -> str:

@@ -23,6 +23,7 @@ from qworker.config.fields import kinds_of
 from qworker.engine.inspect import Inspection
 from qworker.testing import drain
 from tests.docs.blocks import ROOT
+from tests.tables import each
 
 PAGE = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
 #: What names of the page stand for. Of a queue, both have what is named.
@@ -70,7 +71,7 @@ def ours() -> list[str]:
     return sorted(span for span in spans if not span.startswith(("qworker ", "--")))
 
 
-@pytest.mark.parametrize("span", ours())
+@each("span", ours())
 def test_what_is_named_as_ours_is_ours(span):
     text = span.removeprefix("@").removeprefix("await ")
     if span in ("priority=9", "qworker.testing", "async def"):
@@ -107,7 +108,7 @@ def called(node: ast.Call) -> Any:
     """Check a call against the signature; what it returns, where that is a class of ours."""
     function = meaning(node.func)
     assert callable(function), ast.unparse(node)
-    for argument in (*node.args, *(each.value for each in node.keywords)):
+    for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
         meaning(argument)
     parameters = inspect.signature(function).parameters
     more = MORE.get(getattr(function, "__name__", ""), set())

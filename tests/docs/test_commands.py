@@ -6,10 +6,10 @@ import re
 import shlex
 
 import click
-import pytest
 
 from qworker.cli.main import cli
 from tests.docs.blocks import ROOT
+from tests.tables import each
 
 PAGES = [
     *ROOT.glob("*.md"),
@@ -39,7 +39,7 @@ def shown() -> list[str]:
     return sorted(commands)
 
 
-@pytest.mark.parametrize("line", shown())
+@each("line", shown())
 def test_a_command_of_our_pages_exists_with_its_options(line):
     words = shlex.split(line)[1:]
     command: click.Command = cli

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from tests.docs.blocks import ROOT
+from tests.tables import each
 
 FOLDERS = ("", ".github/", "deploy/", "docs/**/", "examples/**/", "verification/")
 PAGES = sorted(
@@ -62,7 +61,7 @@ def broken(page: Path) -> Iterator[str]:
             yield f"{target}: no such anchor"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert list(broken(page)) == []
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from qworker.engine.scripts import load_script
+from tests.tables import each
 from verification.faults.accounts import Agreement, agreement_of
 from verification.faults.checker import Account, account_of
 from verification.faults.composition import figures_of
@@ -241,7 +242,7 @@ class TestRows:
         with pytest.raises(LookupError):
             chosen("F1,F1000")
 
-    @pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.name)
+    @each("row", ROWS.values())
     def test_what_is_forgiven_is_bounded(self, row: Row) -> None:
         """Or the loss of everything would pass."""
         most = {bound.figure for bound in row.bounds if bound.sign == "≤"}

@@ -6,6 +6,7 @@ import pytest
 
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from tests.lua.bytecode import Function, functions_of
+from tests.tables import each
 
 #: Lua's own limits are 200, 60 and 250. The rest is room for a change that has to add names before it takes some away.
 MOST_LOCALS, MOST_UPVALUES, MOST_REGISTERS = 192, 45, 225
@@ -16,7 +17,7 @@ def compiled(source: bytes) -> list[Function]:
     return functions_of(source.partition(b"\n")[2] if source.startswith(b"#!") else source)
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_scripts_keep_a_margin_to_the_limits_of_lua(name: str) -> None:
     """A name more in a shared part must not keep a script from compiling: move constants into their one function."""
     for function in compiled(load_script(name).source):

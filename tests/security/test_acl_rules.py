@@ -16,9 +16,10 @@ from qworker.engine.acl_roles import ROLES
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from qworker.errors import InvalidOptionError
 from qworker.store.connections import ConnectionFactory
+from tests.tables import each
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_every_command_of_a_script_is_written_out(name: str) -> None:
     """A command that is put together at run time would be missing from the rules."""
     code = re.sub(r"--[^\n]*", "", load_script(name).source.decode())

@@ -11,6 +11,7 @@ import pytest
 
 import qworker
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
+from tests.tables import each
 
 FOLDER = Path(qworker.__file__).parent / "lua"
 PARTS = sorted(path.name for path in (FOLDER / "lib").glob("*.lua"))
@@ -85,7 +86,7 @@ def test_every_part_is_included_somewhere() -> None:
     assert sorted(included) == PARTS
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_includes_are_put_in_as_fixed_text(name: str) -> None:
     """A script is its file with parts in place of the include lines, always the same bytes."""
     script = load_script(name)
@@ -113,7 +114,7 @@ def test_unknown_script_is_refused() -> None:
         load_script("drop_everything")
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_header_is_a_contract_in_order(name: str) -> None:
     """Flags, a sentence, ROLES, KEYS, ARGV, Returns and complexity, in this order, with all letters explained."""
     lines = text_of(name).splitlines()
@@ -137,7 +138,7 @@ def test_header_is_a_contract_in_order(name: str) -> None:
         assert re.search(rf"\b{letter}\b", explained), letter
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_flags_let_you_drain_a_full_server_but_not_fill_it(name: str) -> None:
     """Everything but sending works over maxmemory."""
     flags = text_of(name).splitlines()[0].removeprefix("#!lua").strip()
@@ -149,7 +150,7 @@ def test_flags_let_you_drain_a_full_server_but_not_fill_it(name: str) -> None:
         assert flags == "flags=allow-oom"
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_no_script_makes_the_name_of_a_key(name: str) -> None:
     """Commands get declared keys only: an entry of KEYS or a name bound to one, never text."""
     code = code_of(load_script(name).source.decode())
@@ -186,7 +187,7 @@ DEFINITION = re.compile(
 )
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
     """The includes are complete and in order, which Lua itself notices only when a line runs."""
     code = re.sub(r"'[^'\n]*'", "''", code_of(load_script(name).source.decode()))
@@ -202,7 +203,7 @@ def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
         assert defined[word] <= used[word], f"{word} is used before it is defined"
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_no_line_of_the_head_is_repeated(name: str) -> None:
     """A part included twice would run twice; a key described twice is a mistake."""
     lines = path_of(name).read_text("utf-8").splitlines()
@@ -210,7 +211,7 @@ def test_no_line_of_the_head_is_repeated(name: str) -> None:
     assert len(head) == len(set(head))
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_scripts_are_deterministic_but_for_time(name: str) -> None:
     """Time comes only from TIME, in the one part that tests can set; nothing is random; bodies are never decoded."""
     code = code_of(load_script(name).source.decode())
@@ -228,7 +229,7 @@ def test_scripts_are_deterministic_but_for_time(name: str) -> None:
         assert f"call('{forbidden}'" not in code
 
 
-@pytest.mark.parametrize("name", [*SCRIPT_NAMES, *(f"lib/{part[:-4]}" for part in PARTS)])
+@each("name", [*SCRIPT_NAMES, *(f"lib/{part[:-4]}" for part in PARTS)])
 def test_files_fit_in_a_head(name: str) -> None:
     """A script has a hundred lines or a few more, a shared part at most two hundred."""
     lines = path_of(name).read_text("utf-8").splitlines()
