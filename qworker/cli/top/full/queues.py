@@ -45,43 +45,12 @@ class Queues(View[QueueRow]):
         #: Rows that are still right: making 10,000 anew takes a tenth of a second.
         self._made: dict[str, tuple[Inspection | QworkerError, Any, QueueRow]] = {}
 
-        def figure(name: str, written: Callable[[Inspection], Cell | str]) -> Any:
-            return lambda row, _: "" if row.queue is None else written(row.queue)
-
-        def per_s(name: str, tone: str = "") -> Any:
-            def write(row: QueueRow, _: int) -> Cell | str:
-                if row.flow is None:
-                    return ""
-                text = rate(getattr(row.flow, name))
-                return Cell(text, "dim" if text == "0" else tone)
-
-            return write
-
-        def number(name: str) -> Any:
-            return lambda row: getattr(row.queue, name) if row.queue is not None else -1.0
-
-        def flow(name: str) -> Any:
-            return lambda row: getattr(row.flow, name) if row.flow is not None else -1.0
-
         def drawn(series: str) -> Any:
             def write(row: QueueRow, width: int) -> Cell:
                 kept = getattr(self._sample, series).get(row.name)
                 return drawn_cell(sparkline(kept, width, glyphs), glyphs)
 
             return write
-
-        def dead(queue: Inspection) -> Cell:
-            return Cell(count(queue.dead), "warn" if queue.dead else "dim")
-
-        def oldest(queue: Inspection) -> Cell | str:
-            return aged(queue.oldest_age_s) if queue.ready else ""
-
-        def some(name: str) -> Any:
-            def write(queue: Inspection) -> Cell:
-                text = count(getattr(queue, name))
-                return Cell(text, "dim" if text == "0" else "")
-
-            return figure(name, write)
 
         self.columns = (
             GridColumn(
@@ -91,17 +60,15 @@ class Queues(View[QueueRow]):
                 14,
                 44,
             ),
-            GridColumn("READY", some("ready"), number("ready"), 7, 11, number=True),
+            GridColumn("READY", _some("ready"), _number("ready"), 7, 11, number=True),
+            GridColumn("OLDEST", _figure(_oldest), _number("oldest_age_s"), 7, 8, number=True),
+            GridColumn("UNACKED", _some("unacked"), _number("unacked"), 7, 9, number=True, spare=3),
+            GridColumn("DELAYED", _some("delayed"), _number("delayed"), 7, 9, number=True, spare=6),
+            GridColumn("DEAD", _figure(_dead), _number("dead"), 6, 9, number=True),
+            GridColumn("SENT/S", _per_s("sent"), _flow("sent"), 6, 8, number=True, spare=5),
+            GridColumn("DONE/S", _per_s("done"), _flow("done"), 6, 8, number=True, spare=2),
             GridColumn(
-                "OLDEST", figure("oldest", oldest), number("oldest_age_s"), 7, 8, number=True
-            ),
-            GridColumn("UNACKED", some("unacked"), number("unacked"), 7, 9, number=True, spare=3),
-            GridColumn("DELAYED", some("delayed"), number("delayed"), 7, 9, number=True, spare=6),
-            GridColumn("DEAD", figure("dead", dead), number("dead"), 6, 9, number=True),
-            GridColumn("SENT/S", per_s("sent"), flow("sent"), 6, 8, number=True, spare=5),
-            GridColumn("DONE/S", per_s("done"), flow("done"), 6, 8, number=True, spare=2),
-            GridColumn(
-                "FAILED/S", per_s("failed", "warn"), flow("failed"), 8, 8, number=True, spare=4
+                "FAILED/S", _per_s("failed", "warn"), _flow("failed"), 8, 8, number=True, spare=4
             ),
             GridColumn("READY, 1 H", drawn("ready"), None, 10, 60, spare=8),
             GridColumn("DONE/S, 1 H", drawn("done"), None, 11, 60, spare=7),
@@ -137,6 +104,51 @@ class Queues(View[QueueRow]):
     def empty(self) -> str:
         """Say how a queue is created."""
         return f"no queue in namespace {self._namespace!r} yet: qworker send QUEUE BODY"
+
+
+def _figure(written: Callable[[Inspection], Cell | str]) -> Any:
+    """Write a cell of a queue that could be read; others are empty."""
+    return lambda row, _: "" if row.queue is None else written(row.queue)
+
+
+def _some(name: str) -> Any:
+    """Write a number of messages, dim where there is none."""
+
+    def write(queue: Inspection) -> Cell:
+        text = count(getattr(queue, name))
+        return Cell(text, "dim" if text == "0" else "")
+
+    return _figure(write)
+
+
+def _per_s(name: str, tone: str = "") -> Any:
+    """Write a rate, dim where it is 0."""
+
+    def write(row: QueueRow, _: int) -> Cell | str:
+        if row.flow is None:
+            return ""
+        text = rate(getattr(row.flow, name))
+        return Cell(text, "dim" if text == "0" else tone)
+
+    return write
+
+
+def _dead(queue: Inspection) -> Cell:
+    return Cell(count(queue.dead), "warn" if queue.dead else "dim")
+
+
+def _oldest(queue: Inspection) -> Cell | str:
+    return aged(queue.oldest_age_s) if queue.ready else ""
+
+
+def _number(name: str) -> Any:
+    """Sort by a figure of the queue."""
+    return lambda row: getattr(row.queue, name) if row.queue is not None else -1.0
+
+
+def _flow(name: str) -> Any:
+    """Sort by a rate."""
+    return lambda row: getattr(row.flow, name) if row.flow is not None else -1.0
 
 
 def _state(sample: Sample, row: QueueRow) -> Cell:
