@@ -6,7 +6,8 @@ writes an archive of that many events per day, three for each message, without R
 the next day. After each day it audits and reports incrementally. Then it audits the whole, reports on it, audits the
 last day alone, and compacts one day. With `--files N` it only commits names of that many files, and measures what
 listing them costs. Prints JSON: each step as seconds, and as CPU seconds of all its processes, which other work on the
-machine changes less; `rss_mb` are the peaks of the JVM and of all Python processes. The archive is deleted.
+machine changes less, with the jobs and tasks that Spark launched; `rss_mb` are the peaks of the JVM and of all Python
+processes. The archive is deleted.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 _BEGIN = date(2031, 5, 4)
 _EPOCH = 1_935_655_200_000
@@ -114,18 +116,37 @@ def write_day(lake: Lake, day: int, events: int, queues: int) -> int:
     return sum(file.bytes for file in files)
 
 
-class Cost:
-    """Seconds, and CPU seconds of this process and its children, since the last call."""
+class Launched:
+    """Jobs and tasks that Spark has launched since the last call; of the newest thousand jobs."""
 
-    def __init__(self) -> None:
+    def __init__(self, spark: SparkSession) -> None:
+        self._context, self._last = spark.sparkContext._jsc.sc(), -1
+        self()
+
+    def __call__(self) -> dict[str, int]:
+        """Count them."""
+        self._context.listenerBus().waitUntilEmpty()
+        # Spark's public status is of jobs that run.
+        listed = self._context.statusStore().jobsList(None)
+        jobs = [listed.apply(number) for number in range(listed.size())]
+        new = {job.jobId(): job.numCompletedTasks() for job in jobs if job.jobId() > self._last}
+        self._last = max(new, default=self._last)
+        return {"jobs": len(new), "tasks": sum(new.values())}
+
+
+class Cost:
+    """Seconds, CPU seconds of this process and its children, and jobs and tasks of Spark, since the last call."""
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._launched = dict[str, int] if spark is None else Launched(spark)
         self._time, self._cpu = time.perf_counter(), self._used()
 
     def __call__(self) -> dict[str, float]:
-        """Return both."""
+        """Return them."""
         now, cpu = time.perf_counter(), self._used()
         cost = {"s": round(now - self._time, 2), "cpu_s": round(cpu - self._cpu, 2)}
         self._time, self._cpu = now, cpu
-        return cost
+        return {**cost, **self._launched()}
 
     @staticmethod
     def _used() -> float:
@@ -226,7 +247,7 @@ def main(
     with tempfile.TemporaryDirectory(prefix="qworker-lake-") as place, Peak() as peak:
         lake = Lake(Path(place) / "lake")
         lake.create("benchmark")
-        written, cost = 0, Cost()
+        written, cost = 0, Cost(spark)
         steps: list[dict[str, Any]] = []
         for day in range(days):
             written += write_day(lake, day, events, queues)

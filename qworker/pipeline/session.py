@@ -1,4 +1,8 @@
-"""The Spark session of the pipeline: quiet, times in UTC, with the data source registered; finds Java."""
+"""The Spark sessions of the pipeline: quiet, times in UTC, with the data source registered; finds Java.
+
+A job on few rows spends its time on launching: plans that are compiled, and a task for each partition of each stage. So
+it has a session in which a query is one task, and its rows are tables of the driver (`qworker.pipeline.jobs.local`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from qworker.pipeline.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["NEEDS", "check_packages", "open_session"]
+__all__ = ["FEW", "NEEDS", "check_packages", "open_session", "session_of_few"]
 
 #: Module → distribution, lowest version, first major version that is too high (None: no limit), as in the extra
 #: `spark`: before pyspark 4.2 a Python source has no admission control, pandas 3 breaks pyspark 4.3.
@@ -30,10 +34,25 @@ NEEDS: Final[Mapping[str, tuple[str, tuple[int, int], int | None]]] = MappingPro
     }
 )
 
+#: Set in the session of few rows.
+FEW: Final = "spark.qworker.few"
+_ZONE: Final = "spark.sql.session.timeZone"
+#: One task reads one partition, without exchanges; plans are interpreted. A broadcast would be a job of its own.
+_OF_FEW: Final = {
+    FEW: "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.optimizer.disableHints": "true",
+    "spark.sql.optimizer.dynamicPartitionPruning.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 _INSTALL: Final = "pip install 'qworker-redis[spark]'"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
+    _ZONE: "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     # Files are chosen by queue and day before a query. Spark 4.2 loses such a filter in a plan that it keeps (persist),
@@ -81,6 +100,14 @@ def open_session(
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.dataSource.register(QWorkerDataSource)
+    return session
+
+
+def session_of_few(spark: SparkSession) -> SparkSession:
+    """Return a new session of the same process for jobs on few rows, in the same time zone."""
+    session = spark.newSession()
+    for name, value in {**_OF_FEW, _ZONE: str(spark.conf.get(_ZONE))}.items():
+        session.conf.set(name, value)
     return session
 
 

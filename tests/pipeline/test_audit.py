@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
+from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import audit_all
@@ -174,10 +174,11 @@ def test_only_messages_that_two_snapshots_miss_are_lost(spark):
     journal.write("gone", "sent@0")
     journal.write("missed", "sent@1")
     events = journal.frame(spark)
-    suspects = gone_ids(
-        events, window=Window(), snapshot=snapshot(spark, (journal.queue, "missed", "ready"))
+    result = audit(
+        events,
+        snapshot=snapshot(spark, (journal.queue, "missed", "ready")),
+        again=lambda suspects: audit(events, snapshot=snapshot(spark), suspects=suspects),
     )
-    result = audit(events, snapshot=snapshot(spark), suspects=suspects)
     assert [row["message_id"] for row in result.samples["lost"]] == ["gone"]
     assert (result.lost, result.open) == (1, 1)
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Archived", "Archiver", "archive", "read_archive"]
 
+#: Entries of a batch that the driver writes itself, at most; an entry is of a call.
+_FEW_ENTRIES: Final = 1000
 _FILE: Final = (
     "path STRING, queue STRING, day STRING, bytes BIGINT, stats STRING, events BIGINT, gaps BIGINT, missing BIGINT, "
     "rolled_back BIGINT"
@@ -186,9 +188,17 @@ def archive(
 def _write(
     spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: Place
 ) -> list[EventFile]:
-    """Write the events of each partition in its own task; returns the files of the attempts that succeeded."""
-    if not parts:
-        return []
+    """Write the events of each partition in its own task; returns the files of the attempts that succeeded.
+
+    Few entries are written here: to start tasks would take longer.
+    """
+    if sum(part.value.stop - part.value.begin for part in parts) <= _FEW_ENTRIES:
+        with clear_errors():
+            return [
+                file
+                for part in parts
+                for file in write_events(reader.read(part), root, name=_name())
+            ]
 
     names = [column.split()[0] for column in _FILE.split(", ")]
 
@@ -197,10 +207,8 @@ def _write(
 
         for batch_of_ids in rows:
             for number in batch_of_ids.column("id").to_pylist():
-                # Every attempt has its own files; those that no commit names are deleted by a vacuum.
-                name = f"part-{secrets.token_hex(16)}"
                 with marked_errors():
-                    files = write_events(reader.read(parts[number]), root, name=name)
+                    files = write_events(reader.read(parts[number]), root, name=_name())
                 if files:
                     columns = zip(*map(astuple, files), strict=True)
                     yield pa.RecordBatch.from_arrays(
@@ -210,6 +218,11 @@ def _write(
     tasks = spark.range(0, len(parts), numPartitions=len(parts))
     with clear_errors():
         return [EventFile(*row) for row in tasks.mapInArrow(write, _FILE).collect()]
+
+
+def _name() -> str:
+    """Every attempt has its own files; those that no commit names are deleted by a vacuum."""
+    return f"part-{secrets.token_hex(16)}"
 
 
 def _today() -> date:

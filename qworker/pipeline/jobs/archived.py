@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING
 
 from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.objects import read_objects
+from qworker.pipeline.jobs.local import few_rows, table_frame
+from qworker.pipeline.jobs.objects import FEW_FILES, read_few, read_objects
 from qworker.pipeline.jobs.store import Place, absent
+from qworker.pipeline.session import session_of_few
 from qworker.pipeline.source.journal import Journals, Known
 from qworker.pipeline.source.offsets import Offsets, Position, Range
 from qworker.pipeline.source.reading import Reader
 from qworker.wire.names import shard_name, split_shard_name
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from qworker.pipeline.source.options import ReadOptions
 
-__all__ = ["Continued", "continued", "ends_of_rows", "read_archive"]
+__all__ = ["Continued", "continued", "ends_of_rows", "few_events", "read_archive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,17 @@ def read_archive(
         return read_objects(spark, there, _schema())
     reader = spark.read.schema(_schema()).option("basePath", str(lake.root))
     return reader.parquet(*map(str, there))
+
+
+def few_events(files: Sequence[Place], most: int) -> pa.Table | None:
+    """Read the events of these files of an archive in the driver, as `read_archive` does with `in_part`.
+
+    None if there are more than `most`, or in many files. Raises `ArchiveDamagedError` for a file that is not whole.
+    """
+    if len(files) > FEW_FILES or most < 0:
+        return None
+    gone = absent(files)
+    return read_few([file for file in files if file not in gone], _schema(), most)
 
 
 def continued(spark: SparkSession, lake: Lake, options: ReadOptions, begun: Offsets) -> Continued:
@@ -105,12 +119,16 @@ def ends_of_rows(spark: SparkSession, lake: Lake) -> dict[str, Position]:
     from pyspark.sql import functions as F
 
     last = F.max(F.struct("epoch", "entry", "number")).alias("last")
-    events = read_archive(spark, lake, in_part=True).where("event <> 'gap'")
+    table = few_events(files := lake.files(), few_rows(spark))
+    if table is not None:
+        events = table_frame(session_of_few(spark), table)
+    else:
+        events = read_archive(spark, lake, files, in_part=True)
     return {
         shard_name(row.queue, row.shard): Position(
             row.last.epoch, row.last.entry + 1, row.last.number + 1
         )
-        for row in events.groupBy("queue", "shard").agg(last).collect()
+        for row in events.where("event <> 'gap'").groupBy("queue", "shard").agg(last).collect()
     }
 
 

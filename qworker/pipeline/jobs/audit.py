@@ -31,6 +31,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs import composition_verdicts
@@ -40,6 +42,7 @@ from qworker.pipeline.jobs.compositions import is_composed
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES
+from qworker.pipeline.jobs.local import kept, together
 from qworker.pipeline.jobs.record import Record, Seen, examine
 from qworker.pipeline.jobs.verdicts import Snapshot, Window, judged, judged_apart, started_late
 from qworker.pipeline.source.offsets import Offsets
@@ -47,7 +50,7 @@ from qworker.pipeline.source.offsets import Offsets
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["AuditResult", "Snapshot", "Window", "audit", "gone_ids"]
+__all__ = ["AuditResult", "Judged", "Snapshot", "Window", "audit"]
 
 #: The columns of a judged lifecycle that are kept: the rest is not even computed.
 _JUDGED: Final = (
@@ -55,6 +58,19 @@ _JUDGED: Final = (
     *("last_ts", "acks", "redrives", "attempts", "state", "stored", "first_ack"),
     *("lost", "unsure", "acked_twice", "delivered_late"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What an audit has read: lifecycles with their verdicts, the record, and what is composed.
+
+    `newest`: the time of the last event of all lifecycles; None: there are none.
+    """
+
+    rows: DataFrame
+    record: Record
+    composed: Compositions
+    newest: datetime | None
 
 
 def audit(
@@ -66,15 +82,16 @@ def audit(
     ends: Offsets | None = None,
     earlier: Earlier = NOTHING_EARLIER,
     seen: Seen | None = None,
-    on_judged: Callable[[DataFrame, Record, Compositions], None] = lambda *_: None,
+    on_judged: Callable[[Judged], None] = lambda found: None,
+    again: Callable[[DataFrame], AuditResult] | None = None,
 ) -> AuditResult:
     """Audit events (columns of `journal`). They are read several times: persist expensive ones.
 
-    `suspects`: the `gone_ids` of an earlier snapshot; only these can be lost or unsure. `ends`: the offsets of the
-    archive among the events; `earlier`: events of it that were left out; `seen`: what an earlier audit has seen of
-    them. `on_judged` gets the lifecycles and the record before they are dropped, and what is composed.
+    `ends`: the offsets of the archive among the events; `earlier`: events of it that were left out; `seen`: what an
+    earlier audit has seen of them. `on_judged` gets what was read before it is dropped. `again`: makes the result if
+    messages are lost; it gets those that count as lost or unsure (queue, shard, message_id). `suspects`: these, of an
+    earlier snapshot: only they can be lost or unsure.
     """
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     window = window or Window()
@@ -82,31 +99,38 @@ def audit(
     events = record.events
     beside = (record, window, snapshot, suspects, seen)
     # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
-    rows = judged(*beside).select(*_JUDGED).persist(StorageLevel.DISK_ONLY)
-    kept = [rows]
+    rows = kept(judged(*beside).select(*_JUDGED))
+    drop = [rows]
     try:
-        sums, ended, unheard = _sums(rows)
+        sums, ended, unheard, newest = _sums(rows)
         if sums["again"]:
-            lives = judged_apart(rows, *beside).select(*_JUDGED).persist(StorageLevel.DISK_ONLY)
-            kept.append(lives)
-            rows = rows.where("not again").unionByName(lives)
-            sums, ended, unheard = _sums(rows)
+            lives = kept(judged_apart(rows, *beside).select(*_JUDGED))
+            drop.append(lives)
+            rows = together(rows.where("not again"), lives)
+            sums, ended, unheard, newest = _sums(rows)
+        if again is not None and sums["lost"]:
+            gone = kept(rows.where("lost or unsure").select(*KEYS).distinct())
+            gone.count()
+            for each in drop:
+                each.unpersist()
+            return again(gone)
         unheard |= {hole.queue for hole in record.unheard if window.reaches(hole)}
-        late = started_late(events, rows)
         samples = {
             name: _samples(rows.where(name), snapshot is not None)
             for name in ("lost", "acked_twice", "unsure")
             if sums[name]
         }
-        if sums["open"]:
+        if sums["open"] > sums["lost"]:
             samples["open"] = _samples(
                 rows.where("state = 'open' and not lost"), snapshot is not None
             )
-        late_starts = late.count() if sums["delivered_late"] else 0
-        if late_starts:
-            samples["started_after_ack"] = _samples(
-                rows.join(late, list(LIVES), "left_semi"), snapshot is not None
-            )
+        late_starts = 0
+        if sums["delivered_late"]:
+            late = started_late(events, rows)
+            if late_starts := late.count():
+                samples["started_after_ack"] = _samples(
+                    rows.join(late, list(LIVES), "left_semi"), snapshot is not None
+                )
         span = events.where("event not in ('gap', 'mode')").agg(
             F.count(F.lit(1)).alias("events"),
             F.min("ts").alias("first"),
@@ -123,7 +147,7 @@ def audit(
         if any(hole.why == GONE for hole in holes):
             in_doubt = _shards(rows.where("unsure")) | found.in_doubt
             holes = [h for h in holes if h.why != GONE or (h.queue, h.shard) in in_doubt]
-        on_judged(rows, record, found)
+        on_judged(Judged(rows, record, found, newest))
         return AuditResult(
             since=window.since,
             until=window.until,
@@ -160,26 +184,21 @@ def audit(
             unheard=tuple(sorted(unheard)),
         )
     finally:
-        for each in kept:
+        for each in drop:
             each.unpersist()
-
-
-def gone_ids(
-    events: DataFrame, *, window: Window, snapshot: Snapshot, seen: Seen | None = None
-) -> DataFrame:
-    """Messages that count as lost or unsure: queue, shard, message_id."""
-    beside = (examine(events, seen=seen), window, snapshot, None, seen)
-    rows = judged(*beside)
-    rows = rows.where("not again").unionByName(judged_apart(rows, *beside))
-    return rows.where("lost or unsure").select(*KEYS).distinct()
 
 
 def _shards(rows: DataFrame) -> set[Shard]:
     return {(row.queue, row.shard) for row in rows.select("queue", "shard").distinct().collect()}
 
 
-def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], set[str]]:
-    """Count lifecycles by finding, ended ones by their end, and list the queues without any event `sent`."""
+def _sums(
+    rows: DataFrame,
+) -> tuple[Counter[str], dict[str, int], set[str], datetime | None]:
+    """Count lifecycles by finding, ended ones by their end; list the queues without any event `sent`.
+
+    And the time of the last event of all.
+    """
     from pyspark.sql import functions as F
 
     tests = {
@@ -195,6 +214,7 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], set[str]]:
         rows.groupBy("queue", end.alias("end"))
         .agg(
             F.max("sent_seen").alias("heard"),
+            F.max("last_ts").alias("newest"),
             *(F.count(F.when(F.expr(test), 1)).alias(name) for name, test in tests.items()),
         )
         .collect()
@@ -206,7 +226,9 @@ def _sums(rows: DataFrame) -> tuple[Counter[str], dict[str, int], set[str]]:
         if row.end is not None:
             ended[row.end] += row.messages
     heard = {row.queue for row in groups if row.heard}
-    return sums, dict(ended), {row.queue for row in groups} - heard
+    times = [time for row in groups if (time := utc(row.newest)) is not None]
+    unheard = {row.queue for row in groups} - heard
+    return sums, dict(ended), unheard, max(times, default=None)
 
 
 def _shown(hole: Hole) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.pipeline.jobs.compositions import WATCHED, Kept, events_of
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
-from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.local import local_frame, of_few, together
 from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def needed_events(record: Record, kept: DataFrame, groups: Sequence[Kept] = ()) 
     """
     from pyspark.sql import functions as F
 
-    spark = kept.sparkSession
     events = record.events.where("event not in ('gap', 'mode') and not live").drop("live")
     columns, keys = events.columns, list(KEYS)
     lives = kept.select(*(F.col(name).alias(f"of_{name}") for name in LIVES))
@@ -50,10 +49,11 @@ def needed_events(record: Record, kept: DataFrame, groups: Sequence[Kept] = ()) 
     needed = events.join(lives, own, "left_semi")
     if groups:
         # An event may be needed for both.
-        needed = needed.unionByName(events_of(events, groups)).dropDuplicates(
+        needed = together(needed, events_of(events, groups)).dropDuplicates(
             ["queue", "shard", "epoch", "number", "event", "message_id", "ts"]
         )
-    return needed.unionByName(local_frame(spark, modes, schema).select(*columns)).coalesce(8)
+    needed = together(needed, local_frame(events.sparkSession, modes, schema).select(*columns))
+    return needed if of_few(needed) else needed.coalesce(8)
 
 
 def last_holes(holes: Iterable[Hole], at: datetime) -> tuple[Hole, ...]:
@@ -82,18 +82,17 @@ def _newest(holes: Iterable[Hole]) -> list[Hole]:
     return [*chosen[-_HOLES:-1], replace(chosen[-1], until=latest)]
 
 
-def recent(rows: DataFrame) -> Column:
-    """Whether a message had an event in the last hour of these lifecycles."""
+def recent(newest: datetime | None) -> Column:
+    """Whether a message had an event in the last hour before `newest`, the time of the last one of all."""
     from pyspark.sql import functions as F
 
-    newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
     return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - WATCHED)
 
 
-def unfinished(rows: DataFrame) -> DataFrame:
+def unfinished(rows: DataFrame, newest: datetime | None) -> DataFrame:
     """The lifecycles that an audit has judged and the next one needs: queue, shard, message_id, life."""
     from pyspark.sql import functions as F
 
     told = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
-    needed = ((F.col("state") == "open") | recent(rows)) & ~told
+    needed = ((F.col("state") == "open") | recent(newest)) & ~told
     return rows.where(needed).select(*LIVES)

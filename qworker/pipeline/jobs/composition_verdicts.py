@@ -26,13 +26,13 @@ from qworker.pipeline.jobs.compositions import (
     Carried,
     Group,
     Kept,
-    groups_frame,
     is_composed,
     steps,
 )
-from qworker.pipeline.jobs.group_verdicts import judged_groups, known_since
+from qworker.pipeline.jobs.group_verdicts import judged_groups, known_since, made_groups
 from qworker.pipeline.jobs.holes import Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS
+from qworker.pipeline.jobs.local import kept
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,6 +45,13 @@ __all__ = ["Compositions", "carried", "judge"]
 _STEP_KEYS: Final = (*KEYS, "life", "step")
 #: A group that waits, and about which nothing is to be said.
 _OPEN: Final = "outcome is null and not undecided and not unsure"
+#: The samples of groups: the name, the kind that is counted, and the test.
+_SAMPLED: Final = (
+    ("group_decided_twice", "twice", "twice"),
+    ("group_undecided", "undecided", "undecided"),
+    ("group_unsure", "unsure", "unsure"),
+    ("group_open", "open", _OPEN),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +80,9 @@ def judge(
     record: Record, window: Window, *, taken: datetime | None = None, seen: Seen | None = None
 ) -> Compositions:
     """Judge the steps and groups of a record. `taken`: when Redis was read; None: the record is of an archive alone."""
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
-    composed = record.events.where(is_composed()).persist(StorageLevel.DISK_ONLY)
+    composed = kept(record.events.where(is_composed()))
     # The events of one of two histories with the same numbers do not count, and it is not known which.
     reused = _in({(hole.queue, hole.shard) for hole in record.holes if hole.why == "used twice"})
     told = steps(composed.where(window.holds()))
@@ -84,42 +90,45 @@ def judge(
     if seen is not None:
         # What an earlier run has named is not named again.
         again = again.join(steps(record.fresh).select(*_STEP_KEYS), list(_STEP_KEYS), "left_semi")
-    rows = judged_groups(composed, record, window, taken, seen)
-    rows, again = rows.persist(StorageLevel.DISK_ONLY), again.persist(StorageLevel.DISK_ONLY)
+    made = kept(made_groups(composed, window))
+    rows, again = kept(judged_groups(made, composed, record, taken, seen)), kept(again)
     try:
-        kinds = ("begun", "twice", "undecided", "unsure")
+        kinds = ("begun", "twice", "undecided", "unsure", "open")
         sums = (
             rows.groupBy(F.coalesce("outcome", F.lit("open")).alias("outcome"))
             .agg(
                 F.count(F.lit(1)).alias("groups"),
-                *(F.count(F.when(F.col(kind), 1)).alias(kind) for kind in kinds),
+                *(F.count(F.when(F.col(kind), 1)).alias(kind) for kind in kinds[:-1]),
+                F.count(F.when(F.expr(_OPEN), 1)).alias("open"),
             )
             .collect()
         )
         total = {kind: sum(row[kind] for row in sums) for kind in kinds}
-        samples = {
-            "step_twice": _step_samples(again.where("not in_doubt")),
-            "group_decided_twice": _group_samples(rows.where("twice")),
-            "group_undecided": _group_samples(rows.where("undecided")),
-            "group_unsure": _group_samples(rows.where("unsure")),
-            "group_open": _group_samples(rows.where(_OPEN)),
-        }
-        doubts = rows.where("unsure").select("queue", "shard").distinct().collect()
+        by_doubt = again.groupBy("in_doubt").count().collect()
+        steps_again = {row.in_doubt: row["count"] for row in by_doubt}
+        step_twice = steps_again.get(False, 0)
+        samples: dict[str, list[dict[str, Any]]] = {}
+        if step_twice:
+            samples["step_twice"] = _step_samples(again.where("not in_doubt"))
+        for name, kind, test in _SAMPLED:
+            if total[kind]:
+                samples[name] = _group_samples(rows.where(test))
+        doubts = rows.where("unsure").select("queue", "shard").distinct()
         return Compositions(
             steps=told.count(),
-            step_twice=again.where("not in_doubt").count(),
+            step_twice=step_twice,
             begun=total["begun"],
             outcomes={row.outcome: row.groups for row in sums},
             group_decided_twice=total["twice"],
             group_undecided=total["undecided"],
-            group_unsure=total["unsure"] + again.where("in_doubt").count(),
-            samples={name: some for name, some in samples.items() if some},
-            in_doubt=frozenset((row.queue, row.shard) for row in doubts),
-            kept=_kept(rows, record, seen),
-            named=_named(rows, seen),
+            group_unsure=total["unsure"] + steps_again.get(True, 0),
+            samples=samples,
+            in_doubt=frozenset(map(tuple, doubts.collect())) if total["unsure"] else frozenset(),
+            kept=_kept(rows, record, seen) if sums else (),
+            named=_named(rows, seen, news=bool(total["undecided"] or total["unsure"])),
         )
     finally:
-        for frame in (composed, rows, again):
+        for frame in (composed, made, rows, again):
             frame.unpersist()
 
 
@@ -165,14 +174,14 @@ def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[Kept, ...
     )
 
 
-def _named(rows: DataFrame, seen: Seen | None) -> frozenset[Group]:
-    """Groups that wait and were named for it, now or before."""
-    now = rows.where("outcome is null and (undecided or unsure)").select(*GROUP_KEYS)
-    if seen is not None and seen.groups.named:
-        before = groups_frame(rows.sparkSession, sorted(seen.groups.named, key=str))
-        waits = rows.where("outcome is null").select(*GROUP_KEYS)
-        now = now.unionByName(waits.join(before, list(GROUP_KEYS), "left_semi"))
-    return frozenset(tuple(row) for row in now.collect())
+def _named(rows: DataFrame, seen: Seen | None, *, news: bool) -> frozenset[Group]:
+    """Groups that wait and were named for it, now (`news`: there are any) or before."""
+    before = frozenset[Group]() if seen is None else seen.groups.named
+    if not news and not before:
+        return before
+    waits = rows.where("outcome is null").select(*GROUP_KEYS, "undecided", "unsure").collect()
+    groups = [(tuple(row)[:4], row.undecided or row.unsure) for row in waits]
+    return frozenset(group for group, now in groups if now or group in before)
 
 
 def _in(shards: Iterable[Shard]) -> Column:

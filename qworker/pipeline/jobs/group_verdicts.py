@@ -17,7 +17,7 @@ from qworker.pipeline.jobs.compositions import (
 )
 from qworker.pipeline.jobs.holes import IN_RECORD, Shard
 from qworker.pipeline.jobs.lifecycle import KEYS, lifecycles
-from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.local import local_frame, together
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qworker.pipeline.jobs.record import Record, Seen
     from qworker.pipeline.jobs.verdicts import Window
 
-__all__ = ["IN_TRANSIT", "judged_groups", "known_since"]
+__all__ = ["IN_TRANSIT", "judged_groups", "known_since", "made_groups"]
 
 #: How long the end of a call may take until it decides its group.
 IN_TRANSIT: Final = timedelta(minutes=10)
@@ -37,22 +37,28 @@ _BESIDE: Final = {
 _FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
+def made_groups(composed: DataFrame, window: Window) -> DataFrame:
+    """Groups of the window: the columns of `groups`, and `made_ts`."""
+    from pyspark.sql import functions as F
+
+    made_ts = F.timestamp_millis("made_ms")
+    rows = groups(composed).withColumn("made_ts", F.coalesce(made_ts, "begun_ts", "decided_ts"))
+    return rows.where(window.holds("made_ts"))
+
+
 def judged_groups(
+    rows: DataFrame,
     composed: DataFrame,
     record: Record,
-    window: Window,
     taken: datetime | None,
     seen: Seen | None,
 ) -> DataFrame:
-    """Groups of the window: the columns of `groups`, `must_ts`, `twice`, `undecided`, `unsure`.
+    """The groups of `made_groups` with `must_ts`, `twice`, `undecided`, `unsure`.
 
     Those that an earlier run has named are not named again.
     """
     from pyspark.sql import functions as F
 
-    made_ts = F.timestamp_millis("made_ms")
-    rows = groups(composed).withColumn("made_ts", F.coalesce(made_ts, "begun_ts", "decided_ts"))
-    rows = rows.where(window.holds("made_ts"))
     waiting = (
         rows.where("begun and decisions = 0")
         .groupBy("group_id")
@@ -160,7 +166,7 @@ def _due(
     )
     is_over = F.expr("state in ('ended', 'dead')")
     sums = (
-        ended.unionByName(nested)
+        together(ended, nested)
         .groupBy("group_id")
         .agg(
             F.count_distinct("member").alias("heard"),

@@ -33,7 +33,8 @@ from qworker.pipeline.jobs.epochs import Known
 from qworker.pipeline.jobs.files import sync
 from qworker.pipeline.jobs.holes import Hole, Shard
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.objects import read_written, write_rows, written_whole
+from qworker.pipeline.jobs.local import few_rows, table_frame
+from qworker.pipeline.jobs.objects import read_written, rows_written, write_rows, written_whole
 from qworker.pipeline.jobs.record import Record, Seen
 from qworker.pipeline.jobs.store import Place, cannot_read, cannot_write, one_line
 from qworker.pipeline.source.schemas import struct_of
@@ -157,8 +158,10 @@ class Increment:
             return None
         self.check_events()
         path = self.root / self.events
+        schema = struct_of("journal")
         try:
-            events = read_written(spark, path, struct_of("journal"))
+            few = rows_written(path, schema, few_rows(spark))
+            events = read_written(spark, path, schema) if few is None else table_frame(spark, few)
         except OSError as error:
             raise cannot_read(path, error) from error
         lasts = dict(self.lasts)
@@ -168,7 +171,8 @@ class Increment:
             # An earlier version carried no groups: those that were begun before are not known.
             begun = {shard: lasts.get(shard, self.at) for shard in self.begins}
             groups = Carried(begun, until=max(lasts.values(), default=self.at) - WATCHED)
-        return Seen(self.at, self.begins, events, self.holes, lasts, groups)
+        number = None if few is None else few.num_rows
+        return Seen(self.at, self.begins, events, self.holes, lasts, groups, number)
 
     def keep(
         self,

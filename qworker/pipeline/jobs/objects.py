@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.failures import clear_errors, marked_errors
 from qworker.pipeline.jobs.files import sync
+from qworker.pipeline.jobs.local import of_few
 from qworker.pipeline.jobs.store import (
     ObjectPath,
     Place,
     absent,
     cannot_write,
     one_line,
+    open_read,
     open_write,
 )
 
@@ -28,10 +31,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["read_objects", "read_written", "write_rows", "written_whole"]
+__all__ = [
+    "FEW_FILES",
+    "read_few",
+    "read_objects",
+    "read_written",
+    "rows_written",
+    "write_rows",
+    "written_whole",
+]
 
 #: Files of a task, at most.
 _FILES: Final = 32
+#: Files that the driver reads itself, at most.
+FEW_FILES: Final = 256
 _ROWS: Final = 65_536
 
 
@@ -54,11 +67,28 @@ def read_objects(spark: SparkSession, files: Sequence[Place], schema: StructType
         for batch in rows:
             for number in batch.column("id").to_pylist():
                 for file in shares[number]:
-                    assert isinstance(file, ObjectPath)
                     with marked_errors():
                         yield from _batches(file, columns)
 
     return spark.range(0, tasks, numPartitions=tasks).mapInArrow(read, schema)
+
+
+def read_few(files: Sequence[Place], schema: StructType, most: int) -> pa.Table | None:
+    """Read files of few rows in the driver, with these columns; None if there are more than `most`.
+
+    Raises `ArchiveDamagedError` for a file that is not there or not whole.
+    """
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    columns, batches, rows = to_arrow_schema(schema, timezone="UTC"), [], 0
+    for file in files:
+        for batch in _batches(file, columns):
+            rows += len(batch)
+            if rows > most:
+                return None
+            batches.append(batch)
+    return pa.Table.from_batches(batches, columns)
 
 
 def write_rows(frame: DataFrame, directory: Place) -> None:
@@ -72,7 +102,9 @@ def write_rows(frame: DataFrame, directory: Place) -> None:
         import pyarrow.parquet as pq
 
         # Every attempt of a task has its own file.
-        file, writer = directory / f"part-{secrets.token_hex(16)}.parquet", None
+        file = directory / f"part-{secrets.token_hex(16)}.parquet"
+        writer: Any = None
+        stream: Any = None
         with marked_errors():
             try:
                 for batch in filter(len, rows):
@@ -87,13 +119,21 @@ def write_rows(frame: DataFrame, directory: Place) -> None:
                         sync(file)
                     yield pa.RecordBatch.from_pydict({"name": [file.name]})
             except OSError as error:
+                # The driver lives on.
+                for opened in filter(None, (writer, stream)):
+                    with suppress(OSError, ValueError, RuntimeError):
+                        opened.close()
                 raise cannot_write(file, error, "nothing was kept") from error
 
     try:
         if isinstance(directory, Path):
             directory.mkdir(parents=True)
         with clear_errors():
-            names = [row.name for row in frame.mapInArrow(write, "name STRING").collect()]
+            if of_few(frame):
+                files = write(iter(frame.toArrow().to_batches()))
+                names = [name for batch in files for name in batch.column("name").to_pylist()]
+            else:
+                names = [row.name for row in frame.mapInArrow(write, "name STRING").collect()]
         list_file = directory / "_SUCCESS"
         if isinstance(list_file, ObjectPath):
             list_file.write_text("\n".join(names))
@@ -126,6 +166,18 @@ def read_written(spark: SparkSession, directory: Place, schema: StructType) -> D
     return spark.read.schema(schema).parquet(*map(str, files))
 
 
+def rows_written(directory: Place, schema: StructType, most: int) -> pa.Table | None:
+    """Read what `write_rows` has written in the driver, with these columns; None if there are more than `most` rows.
+
+    Raises `FileNotFoundError` if it was not whole.
+    """
+    files = _named(directory)
+    # Without names there were no rows, or an earlier version wrote through Spark.
+    if not files and isinstance(directory, Path) and any(directory.glob("*.parquet")):
+        return None
+    return None if len(files) > FEW_FILES else read_few(files, schema, most)
+
+
 def _named(directory: Place) -> list[Place]:
     """List the files that count. Raises `FileNotFoundError`."""
     marker = directory / "_SUCCESS"
@@ -133,18 +185,17 @@ def _named(directory: Place) -> list[Place]:
     return [directory / name for name in text.split()]
 
 
-def _batches(file: ObjectPath, columns: Any) -> Iterator[pa.RecordBatch]:
+def _batches(file: Place, columns: Any) -> Iterator[pa.RecordBatch]:
     """Read a file, with the columns of its path."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    named: dict[str, Any] = dict(
-        part.split("=", 1) for part in file.key.split("/")[:-1] if "=" in part
-    )
+    folders = file.parts if isinstance(file, Path) else file.key.split("/")
+    named: dict[str, Any] = dict(part.split("=", 1) for part in folders[:-1] if "=" in part)
     if "day" in named:
         named["day"] = date.fromisoformat(named["day"])
     try:
-        with file.open_read() as stream, pq.ParquetFile(stream) as stored:
+        with open_read(file) as stream, pq.ParquetFile(stream) as stored:
             there = set(stored.schema_arrow.names)
             wanted = [name for name in columns.names if name in there]
             for batch in stored.iter_batches(_ROWS, columns=wanted):

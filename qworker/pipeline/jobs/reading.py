@@ -10,16 +10,24 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.archived import Continued, continued, ends_of_rows, read_archive
-from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit, gone_ids
+from qworker.pipeline.jobs.archived import (
+    Continued,
+    continued,
+    ends_of_rows,
+    few_events,
+    read_archive,
+)
+from qworker.pipeline.jobs.audit import AuditResult, Judged, Snapshot, Window, audit
 from qworker.pipeline.jobs.carrying import unfinished
-from qworker.pipeline.jobs.composition_verdicts import Compositions, carried
+from qworker.pipeline.jobs.composition_verdicts import carried
 from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.deleted import Deleted, Earlier
 from qworker.pipeline.jobs.holes import GONE
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.record import Record, Seen
+from qworker.pipeline.jobs.live import few_frame, read_live
+from qworker.pipeline.jobs.local import few_rows, table_frame
+from qworker.pipeline.jobs.record import Seen
 from qworker.pipeline.jobs.store import Place
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.offsets import Offsets
@@ -67,42 +75,60 @@ def read_events(
     queues: str | None = None,
     since: datetime | None = None,
     files: Sequence[Place] | None = None,
+    beside: int | None = 0,
 ) -> DataFrame:
     """Read events, each once: columns of `journal`, and `live` BOOLEAN: it is not in the archive.
 
     `source`: the options of the data source, None to leave the live journal out. Of the live journal, only what comes
-    after the archive is read, once, at its first use, and kept. Where entries are missing there is a row `gap`.
+    after the archive is read, once, and kept. Where entries are missing there is a row `gap`.
     `queues`: names or patterns, separated by commas. `since`: of the archive, read only the days that have events of
     messages sent from then on, and for each queue the last day before (`Lake.since`). `files`: of the archive, read
-    these.
+    these. `beside`: the number of carried events, None: unknown; few ones in all are read here (`jobs.local`).
     """
     from pyspark.sql import functions as F
 
-    stored = None
+    most, table = (-1 if beside is None else few_rows(spark) - beside), None
     if lake is not None:
         # What it holds and how far it reaches are those of one version.
         lake = lake.pinned()
         files = [*sizes_of(lake, queues, since)] if files is None else files
-        stored = read_archive(spark, lake, files, in_part=True).drop("day")
-        stored = stored.withColumn("live", F.lit(False))
+        table = few_events(files, most)
+        most = -1 if table is None else most - table.num_rows
     if source is None:
-        assert stored is not None, "give an archive, or the options of the data source"
-        return stored
-    given = {**source, "failOnDataLoss": "false", **({"queues": queues} if queues else {})}
-    rows: list[pa.RecordBatch] = []
-    if lake is not None:
-        lake.check_namespace(ReadOptions.of(given).namespace)
-        begun = offsets.read(lake.offsets()) if lake.offsets() else ends_of_rows(spark, lake)
-        options = ReadOptions.of(given)
-        after = continued(spark, lake, options, begun)
-        if after.positions:
-            given["startingOffsets"] = json.dumps(offsets.dump(after.positions))
-        rows = _gaps(after, begun, queues)
+        assert lake is not None, "give an archive, or the options of the data source"
+        return _archived(spark, lake, files) if table is None else few_frame(spark, table, ())
+    given, gaps = _continuing(spark, lake, source, queues)
+    fresh = read_live(given, "journal", most)
+    if fresh is not None:
+        return few_frame(spark, table, [*fresh.to_batches(), *gaps])
     live = spark.read.format("qworker").options(**given).option("table", "journal").load().persist()
-    if rows:
-        live = live.unionByName(_frame(spark, rows).select(*live.columns))
+    if gaps:
+        live = live.unionByName(_frame(spark, gaps).select(*live.columns))
     live = live.withColumn("live", F.lit(True))
-    return live if stored is None else stored.unionByName(live)
+    return live if lake is None else _archived(spark, lake, files).unionByName(live)
+
+
+def _archived(spark: SparkSession, lake: Lake, files: Sequence[Place] | None) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    events = read_archive(spark, lake, files, in_part=True).drop("day")
+    return events.withColumn("live", F.lit(False))
+
+
+def _continuing(
+    spark: SparkSession, lake: Lake | None, source: Mapping[str, str], queues: str | None
+) -> tuple[dict[str, str], list[pa.RecordBatch]]:
+    """The options for a read of the journals after an archive, and the rows `gap` of those rolled back or gone."""
+    given = {**source, "failOnDataLoss": "false", **({"queues": queues} if queues else {})}
+    if lake is None:
+        return given, []
+    options = ReadOptions.of(given)
+    lake.check_namespace(options.namespace)
+    begun = offsets.read(lake.offsets()) if lake.offsets() else ends_of_rows(spark, lake)
+    after = continued(spark, lake, options, begun)
+    if after.positions:
+        given["startingOffsets"] = json.dumps(offsets.dump(after.positions))
+    return given, _gaps(after, begun, queues)
 
 
 def earlier_events(lake: Lake | None, since: datetime | None) -> Earlier:
@@ -180,16 +206,24 @@ def _chosen(queues: str | None) -> Callable[[str], bool]:
 
 def take_snapshot(spark: SparkSession, source: Mapping[str, str]) -> Snapshot:
     """Read the server's time and then the messages in Redis; they are kept."""
+    import pyarrow.compute as pc
     from pyspark.sql import functions as F
 
     def table(name: str) -> DataFrame:
         return spark.read.format("qworker").options(**source).option("table", name).load()
 
-    taken = table("queues").agg(F.min("snapshot_ts")).collect()[0][0]
-    messages = (
-        table("messages").select("queue", "shard", "message_id", "state", "sent_ts").persist()
-    )
-    messages.count()
+    most, columns = few_rows(spark), ["queue", "shard", "message_id", "state", "sent_ts"]
+    queues = read_live(source, "queues", most)
+    if queues is None:
+        taken = table("queues").agg(F.min("snapshot_ts")).collect()[0][0]
+    else:
+        taken = pc.min(queues.column("snapshot_ts")).as_py()
+    few = read_live(source, "messages", most)
+    if few is None:
+        messages = table("messages").select(*columns).persist()
+        messages.count()
+    else:
+        messages = table_frame(spark, few.select(columns)).coalesce(1)
     return Snapshot(datetime.now(UTC) if taken is None else taken.astimezone(UTC), messages)
 
 
@@ -209,7 +243,7 @@ def audit_all(
 
     ends, earlier = ends_of(lake, queues), earlier_events(lake, window.since)
     judge = partial(audit, window=window, ends=ends, earlier=earlier)
-    return _audit(spark, events, judge, window=window, source=source)
+    return _audit(spark, events, judge, source)
 
 
 def audit_increment(
@@ -228,50 +262,43 @@ def audit_increment(
     files = [*last.sizes(lake)]
 
     def events() -> DataFrame:
-        return read_events(spark, lake=lake, source=source, files=files)
+        beside = 0 if seen is None else seen.rows
+        return read_events(spark, lake=lake, source=source, files=files, beside=beside)
 
     ends, earlier = reach(spark, lake, seen)
 
     def judge(journal: DataFrame, **given: Any) -> AuditResult:
-        def keep(rows: DataFrame, record: Record, composed: Compositions) -> None:
-            if given.get("suspects") is None and not rows.where("lost").isEmpty():
-                return  # All is judged again: see `_audit`.
-            last.sizes(
-                lake
-            )  # A vacuum may have deleted files meanwhile: what they had would be missing.
-            known = carried(record, seen, composed.named)
+        def keep(found: Judged) -> None:
+            # A vacuum may have deleted files meanwhile: what they had would be missing.
+            last.sizes(lake)
+            known = carried(found.record, seen, found.composed.named)
             last.keep(
-                unfinished(rows),
-                record,
+                unfinished(found.rows, found.newest),
+                found.record,
                 version=version,
-                groups=composed.kept,
+                groups=found.composed.kept,
                 more={"groups": known.document()},
             )
 
         return audit(journal, ends=ends, earlier=earlier, seen=seen, on_judged=keep, **given)
 
-    return _audit(spark, events, judge, window=Window(), source=source, seen=seen), last
+    return _audit(spark, events, judge, source), last
 
 
 def _audit(
     spark: SparkSession,
     events: Callable[[], DataFrame],
     judge: Callable[..., AuditResult],
-    *,
-    window: Window,
     source: Mapping[str, str] | None,
-    seen: Seen | None = None,
 ) -> AuditResult:
     """Judge events; with the live journal among them beside Redis, and again what it lacks."""
     if source is None:
         return judge(events())
+
+    def again(suspects: DataFrame) -> AuditResult:
+        snapshot = take_snapshot(spark, source)
+        return judge(events(), snapshot=snapshot, suspects=suspects)
+
     # The journal is read after the snapshot: it has the ends of messages that ended since.
     snapshot = take_snapshot(spark, source)
-    journal = events()
-    result = judge(journal, snapshot=snapshot)
-    if not result.lost:
-        return result
-    suspects = gone_ids(journal, window=window, snapshot=snapshot, seen=seen).persist()
-    suspects.count()
-    snapshot = take_snapshot(spark, source)
-    return judge(events(), snapshot=snapshot, suspects=suspects)
+    return judge(events(), snapshot=snapshot, again=again)

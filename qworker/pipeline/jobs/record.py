@@ -27,6 +27,7 @@ from qworker.pipeline.jobs.holes import (
     missing,
     sends_unheard,
 )
+from qworker.pipeline.jobs.local import together
 from qworker.pipeline.jobs.spans import Stretch, each_once, inside, read_spans, split
 from qworker.pipeline.source.offsets import Offsets
 from qworker.wire.names import split_shard_name
@@ -44,7 +45,7 @@ class Seen:
     `begins`: shard → its epochs in their order, and of each the number of the first event that was not seen; it goes on
     in the last one. `events`: those that still matter, and the mode of each journal that does not have everything;
     `holes`: those that the end of such a message may be in; `lasts`: shard → the time of its last event; `groups`: what
-    it knows of groups of calls.
+    it knows of groups of calls. `rows`: the number of events, None: there are too many for the driver.
     """
 
     at: datetime
@@ -53,6 +54,7 @@ class Seen:
     holes: tuple[Hole, ...]
     lasts: Mapping[Shard, datetime] = field(default_factory=dict)
     groups: Carried = NOTHING_CARRIED
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def examine(
     rows = events.where("event in ('gap', 'mode')").select(*columns)
     if seen is not None:
         modes = _with_live(seen.events).where("event = 'mode'").select(*columns)
-        rows = rows.unionByName(modes)
+        rows = together(rows, modes)
     special = _Special.of(rows.distinct().collect())
     carried = None if seen is None else _with_live(seen.events).where("event <> 'mode'")
     archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
@@ -143,7 +145,7 @@ def examine(
         }
 
     if special.back:
-        both = events if carried is None else events.unionByName(carried)
+        both = events if carried is None else together(events, carried)
         ranges = _forgotten(special.back, in_order(read_spans(both)), before)
         special.forget(ranges)
         events = split(events, ranges)[1]
@@ -220,7 +222,7 @@ def examine(
     holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
     last_modes = (rows[-1] for rows in special.modes.values() if rows)
     return Record(
-        events if carried is None else events.unionByName(carried),
+        events if carried is None else together(events, carried),
         events,
         tuple(holes),
         dict(doubled),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError
 from qworker.formats import count
 from qworker.pipeline.jobs.holes import Hole, Shard, Span, utc
-from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.local import local_frame, together
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -154,7 +154,7 @@ def each_once(
             where = (row.queue, row.shard, row.epoch, row["first"] - 1)
             times = (utc(row.since), utc(row.until))
             reused.append(Hole(*where, row.reused, *times, "used twice"))
-    return others.unionByName(within.dropDuplicates(same)), dict(doubled), reused
+    return together(others, within.dropDuplicates(same)), dict(doubled), reused
 
 
 def inside(events: DataFrame, broken: Sequence[Span]) -> dict[tuple[str, int, int], list[Any]]:

@@ -32,6 +32,7 @@ __all__ = [
     "cannot_read",
     "cannot_write",
     "one_line",
+    "open_read",
     "open_write",
     "place_of",
 ]
@@ -255,6 +256,13 @@ def open_write(path: Place) -> Any:
     import pyarrow as pa
 
     return pa.OSFile(str(path), "wb") if isinstance(path, Path) else path.open_write()
+
+
+def open_read(path: Place) -> Any:
+    """Open a file of pyarrow that is read at any place."""
+    import pyarrow as pa
+
+    return pa.OSFile(str(path), "rb") if isinstance(path, Path) else path.open_read()
 
 
 def absent(files: Sequence[Place]) -> set[Place]:

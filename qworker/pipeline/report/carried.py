@@ -25,7 +25,7 @@ from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.carrying import recent
 from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.holes import IN_RECORD, Hole
+from qworker.pipeline.jobs.holes import IN_RECORD, Hole, utc
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import lifecycles
@@ -149,7 +149,9 @@ def _report(
     sizes = increment.sizes(lake) if last is None else last.sizes
     seen = increment.seen(spark)
     ends, earlier = reach(spark, lake, seen)
-    record = examine(read_events(spark, lake=lake, files=[*sizes]), ends, earlier, seen)
+    beside = 0 if seen is None else seen.rows
+    journal = read_events(spark, lake=lake, files=[*sizes], beside=beside)
+    record = examine(journal, ends, earlier, seen)
     if last is not None:
         _check_fit(record)
     fresh = _real(record.fresh)
@@ -164,7 +166,8 @@ def _report(
     over, moving = Sums(new.width_s), Sums(new.width_s)
     rows = message_counts.reported(lifecycles(_real(record.events)))
     try:
-        moves = (F.col("state") != "ended") | recent(rows)
+        newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
+        moves = (F.col("state") != "ended") | recent(newest)
         messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
         message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("runs and groups of calls")

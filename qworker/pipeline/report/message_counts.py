@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from qworker.pipeline.jobs.local import kept
 from qworker.pipeline.report.columns import bin_of, bucket, count_if, rows_of
 from qworker.pipeline.report.sums import Sums
 
@@ -29,10 +30,8 @@ Targets = tuple[Mapping[str, float], float]
 
 
 def reported(lifecycles: DataFrame) -> DataFrame:
-    """Keep the columns of lifecycles that a report counts, on the disk: unpersist them."""
-    from pyspark import StorageLevel
-
-    return lifecycles.select(*_REPORTED).persist(StorageLevel.DISK_ONLY)
+    """Keep the columns of lifecycles that a report counts: unpersist them."""
+    return kept(lifecycles.select(*_REPORTED))
 
 
 def count_messages(lifecycles: DataFrame, targets: Targets, *sums: Sums) -> None:

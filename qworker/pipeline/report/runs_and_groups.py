@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.pipeline.jobs.compositions import GROUP_KEYS, WATCHED, Kept, groups, is_composed
 from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.lifecycle import KEYS, PARKED, life, order
+from qworker.pipeline.jobs.local import kept
 from qworker.pipeline.report.columns import bin_of, rows_of
 from qworker.pipeline.report.scope import in_ms
 from qworker.pipeline.report.sums import Sums, percentiles
@@ -117,23 +118,22 @@ def _waits(runs: DataFrame, events: DataFrame) -> DataFrame:
 
 def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[Kept, ...]]:
     """Add groups to the first sums, those that may change to the last; returns the longest open ones and the latter."""
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
-    rows = groups(events.where(is_composed())).persist(StorageLevel.DISK_ONLY)
+    made = kept(groups(events.where(is_composed())))
     try:
-        newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
+        newest = utc(made.agg(F.max("last_ts")).collect()[0][0])
         if newest is None:
             return [], ()
         waits = F.col("outcome").isNull()
         moves = waits | (F.col("last_ts") > F.lit(newest - WATCHED))
         made_ts = F.coalesce(F.timestamp_millis("made_ms"), "begun_ts", "decided_ts")
-        rows = rows.withColumns(
+        rows = made.withColumns(
             {"part": F.when(moves, len(sums) - 1).otherwise(0), "made_ts": made_ts, "waits": waits}
         )
         for name, (part, *key), values in rows_of({"groups": _groups(rows)}, "part"):
             sums[part].add(name, [(tuple(key), values)])
-        kept = tuple(
+        moving = tuple(
             # Their calls are messages, and counted as such.
             Kept(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
             for row in rows.where(moves).select(*GROUP_KEYS).collect()
@@ -149,9 +149,9 @@ def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[Kept, .
                 "since_ms": in_ms(utc(row.made_ts)),
             }
             for row in shown
-        ], kept
+        ], moving
     finally:
-        rows.unpersist()
+        made.unpersist()
 
 
 def _groups(rows: DataFrame) -> DataFrame:

@@ -1,0 +1,89 @@
+"""Few events are read in the driver and judged as many are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from benchmarks.lake import Launched
+from qworker.client.execute.sync import Client
+from qworker.pipeline.jobs.audit import Window
+from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.live import read_live
+from qworker.pipeline.jobs.local import of_few
+from qworker.pipeline.jobs.reading import audit_all, read_events, server_options
+from qworker.store.connections import ConnectionFactory
+from tests.pipeline.forging import Journal, store
+from tests.pipeline.test_archive import journalled
+from tests.pipeline.test_audit_compositions import Shop, late_decision, steps_again
+
+pytestmark = pytest.mark.slow
+
+FEW = "spark.qworker.fewRows"
+OF_THE_MOMENT = ("age_ms", "oldest_ready_age_ms", "snapshot_ts")
+
+
+@pytest.fixture
+def lake(tmp_path) -> Lake:
+    """An archive of queues with and without wrongs."""
+    clean, wrong, cut = Journal("clean"), Journal("wrong"), Journal("cut")
+    for number in range(30):
+        clean.write(f"m{number}", f"sent@{number} delivered@{number + 5} acked@{number + 9}")
+    wrong.write("a", "sent@0 delivered@1 acked@2 acked@3 delivered@4")
+    wrong.write("b", "sent@5 delivered@6 dead@7:rejected")
+    cut.write("c", "sent@0 delivered@1 nacked@2 delivered@3")
+    del cut.rows[2]
+    shop = Shop("shop")
+    steps_again(shop)
+    late_decision(shop)
+    lake = Lake(tmp_path / "lake")
+    store(lake, clean, wrong, cut, shop.backs, shop.calls)
+    return lake
+
+
+def test_few_events_are_judged_as_many_are_in_a_fraction_of_the_tasks(spark, lake):
+    """Findings of each kind, with their samples."""
+    results, tasks, launched = [], [], Launched(spark)
+    for most in ("10000", "0"):
+        spark.conf.set(FEW, most)
+        results.append(audit_all(spark, window=Window(), lake=lake))
+        tasks.append(launched()["tasks"])
+    spark.conf.unset(FEW)
+    assert results[0] == results[1]
+    found = results[0].document()
+    kinds = ("acked_twice", "started_after_ack", "missing", "step_twice", "dead", "open")
+    assert all(found[kind] for kind in kinds), found
+    assert tasks[0] * 3 < tasks[1]
+
+
+def test_the_limit_counts_events_of_the_archive_and_carried_ones(spark, lake):
+    rows = read_events(spark, lake=lake).count()
+    assert of_few(read_events(spark, lake=lake, beside=10_000 - rows))
+    assert not of_few(read_events(spark, lake=lake, beside=10_001 - rows))
+    assert not of_few(read_events(spark, lake=lake, beside=None))
+
+
+def test_a_table_of_the_server_is_read_as_spark_reads_it_up_to_a_limit(spark, store_url):
+    namespace = f"few{datetime.now(UTC).timestamp():.0f}"
+    source = server_options(store_url, namespace)
+    with Client(ConnectionFactory(store_url), give_up_s=10.0) as client:
+        for name in ("a", "b"):
+            queue = journalled(client, namespace, name)
+            queue.send_all([b"{}"] * 5)
+            queue.receive(2)
+    for name, least in (("journal", 14), ("messages", 10), ("queues", 2)):
+        read = spark.read.format("qworker").options(**source).option("table", name).load().toArrow()
+        rows = read.num_rows
+        assert rows >= least
+        table = read_live(source, name, rows)
+        assert table is not None
+        columns = [each for each in table.schema.names if each not in OF_THE_MOMENT]
+        assert _sorted(table, columns) == _sorted(read, columns)
+        assert read_live(source, name, rows - 1) is None
+        assert read_live(source, name, -1) is None
+
+
+def _sorted(table: pa.Table, columns: list[str]) -> list[str]:
+    return sorted(map(repr, table.select(columns).to_pylist()))
