@@ -28,8 +28,8 @@ MS = int(T0.timestamp() * 1000)
 def journals() -> list[Journal]:
     """Two queues over ten seconds; one message is dead, one was redriven, one is open."""
     emails, orders = Journal("emails"), Journal("orders")
-    emails.write("a", "sent@0 delivered@1000 acked@1500", worker="web-1:1")
-    emails.write("b", "sent@100 delivered@1100 nacked@1600 delivered@4600 acked@5100")
+    emails.write("a", "sent@0 delivered@1000:rate acked@1500", worker="web-1:1")
+    emails.write("b", "sent@100 delivered@1100:turn nacked@1600 delivered@4600:turn acked@5100")
     emails.write("c", "sent@200 delivered@1200 dead@9200:rejected", error_class="ValueError")
     emails.write("open", "sent@300")
     orders.write("d", "sent@0 delivered@10 dead@20 redriven@2000 delivered@2010 acked@9020")
@@ -141,6 +141,17 @@ def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
     assert dead_letter(row, "shop")["redrive"].isprintable()
 
 
+def test_messages_that_waited_for_a_limit_are_counted_by_queue_and_limit(document):
+    """With the time from due to received; the greatest sum comes first."""
+    names = ("queue", "limit", "waits", "wait_s", "p50_ms", "p99_ms")
+    assert [tuple(row[name] for name in names) for row in document["limits"]] == [
+        ("emails", "turn", 2, 4.0, 1000.0, 3000.0),
+        ("emails", "rate", 1, 1.0, 1000.0, 1000.0),
+    ]
+    assert "What messages waited for" in render(document)
+    assert "What messages waited for" not in render({**document, "limits": []})
+
+
 def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):
     emails, orders = document["sla"]
     assert (emails["target_ms"], emails["done"], emails["within"]) == (2000, 3, 1)
@@ -209,7 +220,7 @@ class Page(HTMLParser):
 
 def test_every_table_has_as_many_cells_as_titles(document):
     tables = Page(render(document)).tables
-    assert len(tables) == 16  # all but that of gaps, of which there are none
+    assert len(tables) == 17  # all but that of gaps, of which there are none
     for name, (titles, *rows) in tables.items():
         assert rows, name
         assert {len(row) for row in rows} == {len(titles)}, name

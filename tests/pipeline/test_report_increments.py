@@ -58,7 +58,8 @@ def life(rng: random.Random) -> list[tuple[str, int]]:
     pause = (1, 700, 30_000, 20 * MINUTE, 7 * HOUR, 30 * HOUR)
     steps = [("sent", 0)]
     for _ in range(rng.randint(0, 3)):
-        steps.append(("delivered", rng.choice(pause)))
+        held = rng.choice(["", ":rate", ":parent_concurrency", ":turn"])
+        steps.append((f"delivered{held}", rng.choice(pause)))
         end = rng.choice(["nacked", "timed_out", "dead:rejected", "released", "acked", ""])
         if not end:
             break

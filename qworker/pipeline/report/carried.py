@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Carried", "Reported", "UnfitError", "fitting", "report_increment"]
 
 #: The version of the sums: another one is not carried on.
-_FORMAT: Final = 2
+_FORMAT: Final = 3
 
 
 class UnfitError(Exception):

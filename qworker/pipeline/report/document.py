@@ -151,6 +151,7 @@ def draw(
         "attempts": tables.attempts(sums),
         **tables.tasks(sums),
         "failures": tables.failures(sums),
+        "limits": tables.limits(sums),
     }
     document["workers"] = tables.workers(sums, document["tasks"], buckets)
     document["dead"] = [tables.dead_letter(row, scope.namespace) for row in dead]

@@ -1,4 +1,4 @@
-"""Tables of events that Spark counts for a report: flow, durations, tasks, failures, workers.
+"""Tables of events that Spark counts for a report: flow, durations, tasks, failures, workers, limits.
 
 Each function takes the events (columns of `journal`, without gaps) and returns rows of a table of
 `qworker.pipeline.report.sums`, few for any number of events. `bucket` is a number of `columns.bucket`.
@@ -21,6 +21,8 @@ __all__ = ["count_events", "overview"]
 _MOST_BINS: Final = 500_000
 #: Events of attempts that failed.
 _FAILED: Final = ("nacked", "timed_out", "dead")
+#: The reasons of deliveries: what a message has waited for.
+_LIMITS: Final = ("concurrency", "rate", "parent_concurrency", "parent_rate", "turn")
 _CLOSED: Final = (*_FAILED, "acked", "released", "discarded")
 
 
@@ -44,6 +46,7 @@ def count_events(events: DataFrame, sums: Sums) -> None:
         "tasks": _tasks(events),
         "failures": _failures(events),
         "workers": _workers(events),
+        "limits": _limits(events),
     }
     for name, key, values in rows_of(frames):
         sums.add(name, [(key, values)])
@@ -133,6 +136,19 @@ def _of_attempts(events: DataFrame, *keys: str) -> DataFrame:
             F.sum(us).alias("run_us"),
             F.sum(F.when(F.col("fell"), us)).alias("failed_us"),
         )
+    )
+
+
+def _limits(events: DataFrame) -> DataFrame:
+    """By queue and limit: bins of the times that messages waited which were held back by it."""
+    from pyspark.sql import functions as F
+
+    us = microseconds("wait_ms")
+    return (
+        events.where((F.col("event") == "delivered") & F.col("reason").isin(*_LIMITS))
+        .where("wait_ms is not null")
+        .groupBy("queue", F.col("reason").alias("limit"), bin_of(us).alias("bin"))
+        .agg(F.count(F.lit(1)).alias("waits"), F.sum(us).alias("us"))
     )
 
 

@@ -75,6 +75,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "workers": Table(
         ("worker", "task", "bin"), ("attempts", "failed", "run_us"), by="run_us", of=2
     ),
+    # Deliveries of messages that waited for a limit. limit: as in the journal; bin: of the time from due to received.
+    "limits": Table(("queue", "limit", "bin"), ("waits", "us"), by="waits", of=2),
     # Messages. begun: when they became due; until: when they ended, None: they have not.
     "arrivals": Table(("queue", "bucket"), ("messages",), buckets=(1,)),
     "backlog": Table(

@@ -1,4 +1,4 @@
-"""The tables of a report's document, made of its sums: durations, tasks, failures, workers, targets, gaps."""
+"""The tables of a report's document, made of its sums: durations, tasks, failures, limits, workers, targets, gaps."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ __all__ = [
     "durations",
     "failures",
     "gaps",
+    "limits",
     "sla",
     "tasks",
     "workers",
@@ -115,6 +116,18 @@ def failures(sums: Sums) -> list[dict[str, Any]]:
         {"task": task, "error": error, "failed": failed, "run_ms": round(run_us / 1000, 3)}
         for (task, error), (failed, run_us) in rows[:_MOST]
     ]
+
+
+def limits(sums: Sums) -> list[dict[str, Any]]:
+    """Messages that waited for a limit, by queue and limit; those that waited longest in all first."""
+    rows = []
+    for (queue, limit), bins in sums.by("limits", "queue", "limit"):
+        waits, us = (sum(each) for each in zip(*bins.values(), strict=True))
+        waited = {place: (row[0], row[1]) for place, row in bins.items()}
+        named = {"queue": queue, "limit": limit, "waits": waits, "wait_s": round(us / 1e6, 3)}
+        rows.append((us, {**named, **percentiles(waited)}))
+    rows.sort(key=lambda each: (-each[0], each[1]["queue"], each[1]["limit"]))
+    return [row for _, row in rows[:_MOST]]
 
 
 def workers(
