@@ -267,7 +267,8 @@ local function levels_in_use(levels)
 end
 
 -- A refusal if a key that this call may write holds another type, else nil. The last of `levels` is the likeliest.
-local function broken_queue(levels, without_leases)
+-- `without_bell`: a doorbell of another type does not stop the call, which cannot ring then.
+local function broken_queue(levels, without_leases, without_bell)
   local expected = { stats, 'hash', unacked, 'zset' }
   local function expect(key, its_type)
     expected[#expected + 1] = key
@@ -275,7 +276,7 @@ local function broken_queue(levels, without_leases)
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
   expect(ready(levels[#levels]), 'list')
-  expect(wake, 'list')
+  if not without_bell then expect(wake, 'list') end
   for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
   expect(delayed, 'zset')
   expect(journal, 'stream')
@@ -2758,7 +2759,8 @@ end
 -- The call of settle.lua and conclude.lua.
 local attributes, refused = read_attributes()
 if refused then return refused end
-refused = broken_queue(attributes.levels)
+-- What a handler has done counts, whether or not others hear of it at once.
+refused = broken_queue(attributes.levels, false, true)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end

@@ -156,6 +156,24 @@ def test_a_doorbell_of_any_other_type_stops_no_message(
     assert (caught.value.key, caught.value.found) == (key, kind)
 
 
+@pytest.mark.bad_input("data found: key of another type")
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "bury"])
+def test_a_doorbell_of_another_type_stops_no_outcome(app: QWorker, redis: Redis, verb: str) -> None:
+    """What a handler has done counts, with a journal as well; what comes back waits for the next look."""
+    queue = app.queue("orders")
+    queue.configure(QueueAttributes(journal="all"))
+    queue.send_all([{"n": 1}, {"n": 2}])
+    held = queue.receive(2)
+    key = QueueKeys(app.namespace, "orders").wake
+    redis.set(key, "not ours")
+    assert len(getattr(queue, verb)(*held)) == 2
+    assert redis.get(key) == b"not ours"
+    redis.delete(key)
+    state = queue.inspect()
+    at_end = {"ack": (0, 0), "nack": (2, 0), "release": (2, 0), "bury": (0, 2)}[verb]
+    assert (state.ready, state.dead, state.unacked) == (*at_end, 0)
+
+
 def _content(redis: Redis, app: QWorker, name: str) -> dict[bytes, Any]:
     """What stands in the keys of a queue, byte for byte; when a reaper passed does not matter."""
     keys = redis.scan_iter(match=f"{app.namespace}:{{{name}}}:*", count=1_000_000)

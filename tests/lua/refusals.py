@@ -491,12 +491,12 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     ),
     "conclude": Refusals(
         _received("L", words=(NOW, "", 1, 1, "1", 0, 0, 0)),
-        parts=[*STANDARD_PARTS, "lease:L"],
+        parts=[*(part for part in STANDARD_PARTS if part != "wake"), "lease:L"],
         calls=_settle_calls,
     ),
     "settle": Refusals(
         _received("L", words=(NOW, "", 1, 1, "1", 0, 0, 0)),
-        parts=[*STANDARD_PARTS, "lease:L"],
+        parts=[*(part for part in STANDARD_PARTS if part != "wake"), "lease:L"],
         calls=_settle_calls,
     ),
     "settle_receive": Refusals(

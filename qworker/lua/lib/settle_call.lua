@@ -1,7 +1,8 @@
 -- The call of settle.lua and conclude.lua.
 local attributes, refused = read_attributes()
 if refused then return refused end
-refused = broken_queue(attributes.levels)
+-- What a handler has done counts, whether or not others hear of it at once.
+refused = broken_queue(attributes.levels, false, true)
 if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now then return { 'ARG', 'now' } end
