@@ -275,21 +275,29 @@ local function broken_queue(levels, without_leases, without_bell)
     expected[#expected + 1] = its_type
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
+  local base = string.sub(meta, 1, -5)
+  if has_groups then
+    -- Their members are most likely all that waits.
+    expect(base .. 'groups', 'hash')
+    expect(base .. 'slots', 'hash')
+    expect(delayed, 'zset')
+    expect(base .. 'turns', 'zset')
+  end
   expect(ready(levels[#levels]), 'list')
   if not without_bell then expect(wake, 'list') end
   for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
-  expect(delayed, 'zset')
+  if has_groups then
+    expect(base .. 'later', 'zset')
+    expect(base .. 'children', 'zset')
+    expect(base .. 'limits', 'hash')
+  else
+    expect(delayed, 'zset')
+  end
   expect(journal, 'stream')
   expect(dead, 'stream')
   expect(suspect, 'list')
   expect(unique, 'hash')
   expect(cancelled, 'zset')
-  if has_groups then
-    local base = string.sub(meta, 1, -5)
-    for part, its_type in pairs({ groups = 'hash', turns = 'zset', children = 'zset', later = 'zset', slots = 'hash', limits = 'hash' }) do
-      expect(base .. part, its_type)
-    end
-  end
   return broken(expected)
 end
 -- The attributes of a queue that consumers and reapers read.
@@ -1033,6 +1041,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       .. packed[turn] .. packed[tag] .. waits
   end
 
+  it.pack = pack
+
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}
@@ -1429,12 +1439,19 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups in the field of a batch; nil if it is not such an array.
+-- Whether no group in the field of a batch is counted.
+function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
+
+-- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
-  local sound, names = pcall(cmsgpack.unpack, found)
+  local mark = packed_slots.are_uncounted(found) and '\1' or ''
+  local sound, names = pcall(cmsgpack.unpack, mark == '' and found or string.sub(found, 2))
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
+  end
+  if mark ~= '' then
+    for i, name in ipairs(names) do names[i] = name and mark .. name end
   end
   return names
 end
@@ -1515,7 +1532,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
   -- share one, or if it would be written for too few.
   function it.vacate_batch(lease_id, indices)
-    local found, names, freed, left = packed_slots.read(slots, lease_id), {}, {}, 0
+    local stored = redis.call('HGET', slots, lease_id)
+    if stored and not indices and packed_slots.are_uncounted(stored) then
+      redis.call('HDEL', slots, lease_id)
+      return true
+    end
+    local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
     if not found or indices and #indices * MOST_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
@@ -1636,6 +1658,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     else
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
+  end
+
+  -- The same of a batch of which no record counts a message; `names` without marks.
+  function it.hold_uncounted(lease_id, names)
+    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
   end
 
   function it.uncounted(name) return MARK .. name end

@@ -648,21 +648,29 @@ local function broken_queue(levels, without_leases, without_bell)
     expected[#expected + 1] = its_type
   end
   for i = FIRST_LEASE, without_leases and 0 or #KEYS do expect(KEYS[i], 'hash') end
+  local base = string.sub(meta, 1, -5)
+  if has_groups then
+    -- Their members are most likely all that waits.
+    expect(base .. 'groups', 'hash')
+    expect(base .. 'slots', 'hash')
+    expect(delayed, 'zset')
+    expect(base .. 'turns', 'zset')
+  end
   expect(ready(levels[#levels]), 'list')
   if not without_bell then expect(wake, 'list') end
   for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
-  expect(delayed, 'zset')
+  if has_groups then
+    expect(base .. 'later', 'zset')
+    expect(base .. 'children', 'zset')
+    expect(base .. 'limits', 'hash')
+  else
+    expect(delayed, 'zset')
+  end
   expect(journal, 'stream')
   expect(dead, 'stream')
   expect(suspect, 'list')
   expect(unique, 'hash')
   expect(cancelled, 'zset')
-  if has_groups then
-    local base = string.sub(meta, 1, -5)
-    for part, its_type in pairs({ groups = 'hash', turns = 'zset', children = 'zset', later = 'zset', slots = 'hash', limits = 'hash' }) do
-      expect(base .. part, its_type)
-    end
-  end
   return broken(expected)
 end
 -- The attributes of a queue that consumers and reapers read.
@@ -1307,6 +1315,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       .. packed[turn] .. packed[tag] .. waits
   end
 
+  it.pack = pack
+
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}
@@ -1703,12 +1713,19 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups in the field of a batch; nil if it is not such an array.
+-- Whether no group in the field of a batch is counted.
+function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
+
+-- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
-  local sound, names = pcall(cmsgpack.unpack, found)
+  local mark = packed_slots.are_uncounted(found) and '\1' or ''
+  local sound, names = pcall(cmsgpack.unpack, mark == '' and found or string.sub(found, 2))
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
+  end
+  if mark ~= '' then
+    for i, name in ipairs(names) do names[i] = name and mark .. name end
   end
   return names
 end
@@ -1789,7 +1806,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
   -- share one, or if it would be written for too few.
   function it.vacate_batch(lease_id, indices)
-    local found, names, freed, left = packed_slots.read(slots, lease_id), {}, {}, 0
+    local stored = redis.call('HGET', slots, lease_id)
+    if stored and not indices and packed_slots.are_uncounted(stored) then
+      redis.call('HDEL', slots, lease_id)
+      return true
+    end
+    local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
     if not found or indices and #indices * MOST_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
@@ -1910,6 +1932,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     else
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
+  end
+
+  -- The same of a batch of which no record counts a message; `names` without marks.
+  function it.hold_uncounted(lease_id, names)
+    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
   end
 
   function it.uncounted(name) return MARK .. name end
@@ -3354,6 +3381,8 @@ local byte = string.byte
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   it.come_back(now)
+  local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
+  if each then return each end
   it.begin()
   local families = turns.families(it)
   local taken = { names = {}, members = 0, gone = {}, left = {}, emptied = {}, families = families, line = line }
@@ -3515,7 +3544,9 @@ end
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it = groups()
-  if taken then
+  if taken and taken.write then
+    taken.write(lease_id)
+  elseif taken then
     if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)
@@ -3526,6 +3557,130 @@ function turns.write(lease_id, batch, taken)
     it.write_tags()
   end
   if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect
+end
+end
+-- The usual receive from a queue with groups: at least as many stand in line as it asks for, nothing limits them but the order
+-- of those that are ordered, and each gives one message. Nothing stands in line twice, so there is no line to keep, and no
+-- group needs a table. Everything else goes the way of lib/turns.lua, whose rules are the same.
+
+do
+local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
+local byte = string.byte
+
+-- What a turn of each of the first `count` in line does: their names, the seats of their messages, whether a message is the
+-- only one of its group, and what is to be written. Nil if it needs a closer look.
+local function read_turns(it, count)
+  local window, fields, alone = it.window(0, count), {}, {}
+  if #window < 2 * count then return nil end
+  for i = 1, count do fields[i] = ':' .. window[2 * i - 1] end
+  local seats = redis.call('HMGET', it.states, unpack(fields)) -- the records, until each is read
+  local names, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}
+  local last_tag, last_name, is_counted = tonumber(window[2 * count]), window[2 * count - 1], false
+  local queue, score_text = it.tags().queue, nil
+  local values_of, pack = it.values_of, it.pack
+  for i = 1, count do
+    local name, number, first, last, busy, turn, tag, rate_ms, wait_ms = window[2 * i - 1], values_of(seats[i])
+    if not number or number < 0 or first > last or turn ~= 0 or rate_ms ~= 0 or wait_ms ~= 0 or find(name, '/', 1, true) then
+      return nil
+    end
+    local is_ordered = byte(name) == ORDERED
+    if is_ordered then
+      if busy > 0 then return nil end
+      busy, is_counted = 1, true
+    end
+    if window[2 * i] ~= score_text then
+      score_text = window[2 * i]
+      local score = tonumber(score_text)
+      if score > queue then queue = score end
+    end
+    tag = (tag > queue and tag or queue) + 1
+    if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
+    names[i], alone[i], seats[i] = name, first == last, SEATS_FROM + number * SEATS + first % SEATS
+    if first < last then
+      set[#set + 1] = fields[i]
+      set[#set + 1] = pack(number, first + 1, last, busy, 0, tag, 0, 0)
+      if is_ordered then
+        left[#left + 1] = name
+      else
+        stand[#stand + 1] = tag
+        stand[#stand + 1] = name
+      end
+    else
+      left[#left + 1] = name
+      gone[#gone + 1] = '#' .. number
+      if busy > 0 then
+        set[#set + 1] = fields[i]
+        set[#set + 1] = pack(-1, 0, -1, busy, 0, tag, 0, 0)
+      else
+        gone[#gone + 1] = fields[i]
+        emptied[#emptied + 1] = name
+      end
+    end
+  end
+  return {
+    window = window, names = names, seats = seats, alone = alone, is_counted = is_counted, queue = queue,
+    stand = stand, left = left, set = set, gone = gone, emptied = emptied,
+  }
+end
+
+-- The message at position `at`, or with it those after it whose seats are next to each other, `most` at most, if each is alone
+-- in its group. None if the seats are not as the records say.
+local function read_messages(at, most, seats, alone)
+  local last = at
+  if alone[at] then
+    while last - at + 1 < most and alone[last + 1] and seats[last + 1] == seats[last] + SEATS do last = last + 1 end
+  end
+  local items = redis.call('ZRANGE', delayed, seats[at], seats[last], 'BYSCORE')
+  return #items == last - at + 1 and items or {}
+end
+
+local function write(it, lease_id, items, read)
+  local names, in_parts, tags = read.names, it.in_parts, it.tags()
+  if read.is_counted or #names == 1 then
+    for i, name in ipairs(names) do
+      if byte(name) ~= ORDERED then names[i] = it.uncounted(name) end
+    end
+    it.hold(lease_id, names)
+  else
+    it.hold_uncounted(lease_id, names)
+  end
+  in_parts('ZREM', delayed, items)
+  if not it.leave_first(read.left, read.window) then in_parts('ZREM', it.turns, read.left) end
+  in_parts('HSET', it.states, read.set)
+  in_parts('HDEL', it.states, read.gone)
+  in_parts('ZADD', it.turns, read.stand)
+  tags.queue, tags.plain = read.queue, 0
+  if #read.emptied > 0 then it.note_recent(read.emptied) end
+  it.write_tags()
+end
+
+-- Fill the batch with `count` messages, in at most `most_bytes`. Returns what `turns.write` needs; nil, with nothing changed,
+-- if it needs the other way.
+function turns.take_each(it, batch, count, most_bytes, now)
+  if count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
+  local read = read_turns(it, count)
+  if not read then return nil end
+  local items, started, bytes, number = {}, {}, 0, 0
+  while number < count do
+    local some = read_messages(number + 1, chunk_size(number, bytes, most_bytes - bytes), read.seats, read.alone)
+    if #some == 0 then return nil end
+    for i = 1, #some do
+      local item = some[i]
+      bytes = bytes + #item
+      if number > 0 and bytes > most_bytes then return turns.take_each(it, batch, number, most_bytes, now) end
+      number = number + 1
+      items[number] = item
+      if find(item, ' x=', 1, true) or find(item, ' u=', 1, true) then
+        local head = header(item)
+        if over(head, now) then return nil end
+        started[#started + 1] = head
+      end
+    end
+  end
+  for i = 1, #started do start_unique(started[i]) end
+  for i = 1, #read.names do it.records[read.names[i]] = nil end -- as they were before
+  batch.items, batch.heads, batch.number, batch.bytes = items, items, number, bytes
+  return { members = number, write = function(lease_id) write(it, lease_id, items, read) end }
 end
 end
 -- Deliver up to `count` items of the queue in one new lease.

@@ -296,12 +296,19 @@ local packed_slots = {}
 do
 local MAX_FIELDS = 500 -- of one command
 
--- The groups in the field of a batch; nil if it is not such an array.
+-- Whether no group in the field of a batch is counted.
+function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
+
+-- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
-  local sound, names = pcall(cmsgpack.unpack, found)
+  local mark = packed_slots.are_uncounted(found) and '\1' or ''
+  local sound, names = pcall(cmsgpack.unpack, mark == '' and found or string.sub(found, 2))
   if not sound or type(names) ~= 'table' then return nil end
   for _, name in ipairs(names) do
     if name and type(name) ~= 'string' then return nil end
+  end
+  if mark ~= '' then
+    for i, name in ipairs(names) do names[i] = name and mark .. name end
   end
   return names
 end

@@ -37,6 +37,7 @@
 --- include lib/line.lua
 --- include lib/turn_parts.lua
 --- include lib/turns.lua
+--- include lib/even_turns.lua
 --- include lib/receive.lua
 
 local MAX_CANDIDATES, FIRST_DEADLINE = 64, 6

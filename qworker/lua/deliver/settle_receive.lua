@@ -58,6 +58,7 @@ end
 --- include lib/line.lua
 --- include lib/turn_parts.lua
 --- include lib/turns.lua
+--- include lib/even_turns.lua
 --- include lib/receive.lua
 
 local request = {

@@ -53,7 +53,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
   -- share one, or if it would be written for too few.
   function it.vacate_batch(lease_id, indices)
-    local found, names, freed, left = packed_slots.read(slots, lease_id), {}, {}, 0
+    local stored = redis.call('HGET', slots, lease_id)
+    if stored and not indices and packed_slots.are_uncounted(stored) then
+      redis.call('HDEL', slots, lease_id)
+      return true
+    end
+    local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
     if not found or indices and #indices * MOST_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
@@ -174,6 +179,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     else
       redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
     end
+  end
+
+  -- The same of a batch of which no record counts a message; `names` without marks.
+  function it.hold_uncounted(lease_id, names)
+    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
   end
 
   function it.uncounted(name) return MARK .. name end

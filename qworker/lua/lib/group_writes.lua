@@ -32,6 +32,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       .. packed[turn] .. packed[tag] .. waits
   end
 
+  it.pack = pack
+
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
     local set, gone, ends = {}, {}, {}

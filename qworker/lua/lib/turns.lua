@@ -10,6 +10,8 @@ local byte = string.byte
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   it.come_back(now)
+  local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
+  if each then return each end
   it.begin()
   local families = turns.families(it)
   local taken = { names = {}, members = 0, gone = {}, left = {}, emptied = {}, families = families, line = line }
@@ -171,7 +173,9 @@ end
 -- Write what a receive has changed; the lease is written.
 function turns.write(lease_id, batch, taken)
   local it = groups()
-  if taken then
+  if taken and taken.write then
+    taken.write(lease_id)
+  elseif taken then
     if taken.members > 0 then it.hold(lease_id, taken.names) end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)

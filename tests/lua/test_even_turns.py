@@ -1,0 +1,156 @@
+"""The usual receive from groups does what the other does: the same histories in two queues, one of them without it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from qworker.engine.command import Command
+from qworker.engine.groups import set_limit
+from qworker.engine.receive import Batch, settle_receive
+from qworker.engine.scripts import Script, load_script
+from qworker.engine.send import NewMessage, send
+from qworker.engine.settle import Outcomes
+from qworker.wire.envelope import tail
+from qworker.wire.keys import QueueKeys
+from tests.lua.drive import NOW, Drive
+from tests.lua.group_calls import EMPTY, get, idle, put
+
+_WAY = b"local each = waiting == 0 and turns.take_each("
+_NEVER = b"local each = waiting < 0 and turns.take_each("
+_NAMES = [f"g{number}" for number in range(40)] + [f"=o{number}" for number in range(20)]
+
+
+@pytest.fixture
+def pair(store_url: str, namespace: str) -> Iterator[tuple[Drive, Drive]]:
+    """Two queues; the second is for calls without the usual way."""
+    both = Drive(store_url, namespace, "one"), Drive(store_url, namespace, "two")
+    yield both
+    for drive in both:
+        drive.close()
+
+
+def other_way() -> Script:
+    """The script without its usual way, which ends where the other begins."""
+    script = load_script("settle_receive")
+    assert script.source.count(_WAY) == 1
+    return Script(script.name, script.source.replace(_WAY, _NEVER), script.roles)
+
+
+def slots_of(stored: dict[str, str | bytes]) -> dict[str, Any]:
+    """Lease → the names of its slots, whether they are marked together or one by one."""
+    found: dict[str, Any] = {}
+    for lease, value in stored.items():
+        packed = value if isinstance(value, bytes) else value.encode("latin-1")
+        mark = "\1" if packed[:1] == b"\1" and ":" not in lease else ""
+        if ":" in lease:
+            found[lease] = packed
+        else:
+            names = msgspec.msgpack.decode(packed[len(mark) :])
+            found[lease] = [name and mark + name for name in names]
+    return found
+
+
+def kept(drive: Drive) -> dict[str, Any]:
+    """All that a queue keeps, with slots in one form, and without the doorbell's tokens."""
+    state = drive.state()
+    raw = drive.redis.hgetall(drive.keys.slots)
+    state["slots"] = slots_of({token.decode(): name for token, name in raw.items()})
+    records = drive.redis.hgetall(drive.keys.groups)
+    state["groups"] = {
+        field: msgspec.msgpack.decode(value) if field[:1] == b":" else value
+        for field, value in records.items()
+    }
+    return state
+
+
+class History:
+    """What happens to two queues alike, by chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.names = _NAMES + ["p/a", "p/b", ""] * (seed % 3 == 2)
+        self.at, self.number = NOW, 0
+        self.leases: list[str] = []
+
+    def sent(self) -> list[NewMessage]:
+        """Members of all kinds of groups; some expire soon, and a few fill a batch by themselves."""
+        chance, sent = self.chance, []
+        for _ in range(chance.randint(0, 60)):
+            self.number += 1
+            group, flags = chance.choice(self.names), {}
+            if group:
+                flags["g"] = group
+            if group.startswith("="):
+                flags["o"] = str(self.at)
+            if chance.random() < 0.05:
+                flags["x"] = str(self.at + chance.randint(1, 400))
+            body = b"x" * (300_000 if chance.random() < 0.01 else chance.randint(1, 50))
+            sent.append(NewMessage(f"m{self.number}", tail(body, flags), group=group))
+        return sent
+
+    def received(self, keys: QueueKeys, lease: str, count: int, acked: list[str]) -> Command[Batch]:
+        """Settle leases and receive."""
+        outcomes = [Outcomes(each, ack_all=True) for each in acked]
+        return settle_receive(
+            keys, lease, count, outcomes=outcomes, visibility_ms=60_000, now_ms=self.at
+        )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed: int) -> None:
+    """Members deleted, expired and large, of ordered groups, of parents, and beside messages without a group."""
+    history, without, used = History(seed), other_way(), 0
+    chance, (one, two) = history.chance, pair
+    for step in range(60):
+        history.at += chance.randint(0, 40)
+        if sent := history.sent():
+            for drive in pair:
+                drive.run(send(drive.keys, sent, lane="", sequence=0, now_ms=history.at))
+        if (waiting := one.redis.zrange(one.keys.delayed, 0, 5)) and chance.random() < 0.1:
+            for drive in pair:  # a seat is empty
+                drive.redis.zrem(drive.keys.delayed, waiting[-1])
+        acked = [lease for lease in history.leases if chance.random() < 0.7]
+        history.leases = [lease for lease in history.leases if lease not in acked]
+        lease, count = f"l{step}", chance.choice([1, 2, 5, 10, 20, 40])
+        batch = one.run(history.received(one.keys, lease, count, acked))
+        command = history.received(two.keys, lease, count, acked)
+        assert batch == two.run(structs.replace(command, script=without))
+        assert kept(one) == kept(two)
+        if batch.items:
+            history.leases.append(lease)
+            used += len(batch.items)
+    assert used > 100
+
+
+def test_the_usual_way_takes_a_call_per_row_of_seats(drive: Drive) -> None:
+    """Messages that are alone in their groups are read together; one more in a group is not."""
+    put(drive, *[f"g{number:02}:m{number:02}" for number in range(40)], "h:h1", "h:h2")
+    commands = drive.info("commandstats")
+    before = commands["cmdstat_zrange"]["calls"]
+    assert get(drive, "l1", 40) == [f"m{number:02}" for number in range(40)]
+    assert get(drive, "l2") == ["h1", "h2"]
+    assert drive.info("commandstats")["cmdstat_zrange"]["calls"] - before < 25
+    drive.settle(Outcomes("l1", ack_all=True), Outcomes("l2", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+def test_the_first_limit_counts_batches_that_share_a_mark(drive: Drive) -> None:
+    """As it counts those that were marked one by one; parts of them come free."""
+    put(drive, *[f"g{number}:m{number}" for number in range(8)])
+    assert len(get(drive, "l1", 4)) == 4
+    assert len(get(drive, "l2", 4)) == 4
+    assert drive.redis.hget(drive.keys.slots, "l1")[:1] == b"\1"
+    drive.settle(Outcomes("l1", acks=["1", "2"]))
+    drive.run(set_limit(drive.keys, "*", "c=1"))
+    put(drive, *[f"g{number}:n{number}" for number in range(8)])
+    assert sorted(get(drive, "l3")) == ["n0", "n1"]
+    drive.settle(*[Outcomes(lease, ack_all=True) for lease in ("l1", "l2", "l3")])
+    assert sorted(get(drive, "l4")) == [f"n{number}" for number in range(2, 8)]
+    drive.settle(Outcomes("l4", ack_all=True))
+    assert idle(drive) == EMPTY
