@@ -282,17 +282,14 @@ local function broken_queue(levels, without_leases, without_bell)
     expect(base .. 'slots', 'hash')
     expect(delayed, 'zset')
     expect(base .. 'turns', 'zset')
+    expect(base .. 'limits', 'hash')
+    expect(base .. 'children', 'zset')
+    expect(base .. 'later', 'zset')
   end
   expect(ready(levels[#levels]), 'list')
   if not without_bell then expect(wake, 'list') end
   for i = #levels - 1, 1, -1 do expect(ready(levels[i]), 'list') end
-  if has_groups then
-    expect(base .. 'later', 'zset')
-    expect(base .. 'children', 'zset')
-    expect(base .. 'limits', 'hash')
-  else
-    expect(delayed, 'zset')
-  end
+  if not has_groups then expect(delayed, 'zset') end
   expect(journal, 'stream')
   expect(dead, 'stream')
   expect(suspect, 'list')
