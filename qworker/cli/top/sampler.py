@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from qworker.cli.top.limits import busiest_limits
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
-from qworker.client.manage.limit_load import LimitLoad, limit_loads
+from qworker.client.manage.limit_load import LimitLoad
 from qworker.client.namespace.workers import Reaper, Running, Worker, read_reapers, read_workers
 from qworker.errors import (
     BrokenQueueError,
@@ -30,9 +30,6 @@ T = TypeVar("T")
 
 #: Snapshots that a rate is taken over: enough to be steady, few enough to follow.
 _KEPT: Final = 6
-#: Queues whose limits are read, and limits that are shown.
-_LIMITED_QUEUES: Final = 5
-_LIMITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,31 +87,12 @@ class Sampler:
             {name: _rates(earlier.get(name), queue) for name, queue in queues.items()},
             tuple(workers or ()),
             tuple(reapers or ()),
-            tuple(self._limits(queues)),
+            tuple(busiest_limits(session.client, session.queues.ref, queues)),
             unknown=tuple(name for name, found in lists.items() if found is None),
             full=full,
         )
         self._kept.append(snapshot)
         return snapshot
-
-    def _limits(
-        self, queues: Mapping[str, Inspection | BrokenQueueError]
-    ) -> list[tuple[str, LimitLoad]]:
-        """Read the limits under which messages wait, of the queues with the most in groups."""
-        grouped = {
-            name: queue.grouped
-            for name, queue in queues.items()
-            if isinstance(queue, Inspection) and queue.grouped
-        }
-        names = heapq.nlargest(_LIMITED_QUEUES, grouped, key=grouped.__getitem__)
-        found = []
-        for name in names:
-            try:
-                loads = self._session.client.run(limit_loads(self._session.queues.ref(name)))
-            except (BrokenQueueError, UnavailableError, InDoubtError, LoadingError):
-                continue  # the row of the queue shows that, now or next time
-            found += [(name, load) for load in loads if load.waiting]
-        return sorted(found, key=lambda pair: (-pair[1].waiting, pair[0], pair[1].name))[:_LIMITS]
 
     def _unless_away(self, read: Callable[[Session, int], list[T]], now_ms: int) -> list[T] | None:
         """Read a list; None while its node of a Cluster is away."""

@@ -10,7 +10,7 @@ from qworker.client.manage.limits import groups, limits
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.groups import GroupState
-from qworker.formats import span
+from qworker.formats import count, span
 from qworker.wire.groups import ORDERED
 
 __all__ = ["LimitLoad", "limit_loads"]
@@ -42,7 +42,7 @@ class LimitLoad(NamedTuple):
             return f"its rate, {span(max(self.until_ms - now_ms, 0) / 1000)} more"
         if not self.full:
             return ""
-        return "one running" if self.groups == 1 else f"one running, in {self.full:,} groups"
+        return "one running" if self.groups == 1 else f"one running, in {count(self.full, 'group')}"
 
 
 def limit_loads(queue: QueueRef, *, most_read: int = _MOST_GROUPS) -> Plan[list[LimitLoad]]:

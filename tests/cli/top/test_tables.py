@@ -8,6 +8,8 @@ import pytest
 
 from qworker.cli.top.full.glyphs import ASCII, UNICODE, glyphs_for, sparkline
 from qworker.cli.top.full.queues import Queues
+from qworker.client.manage.limit import Limit
+from qworker.client.manage.limit_load import LimitLoad
 from qworker.monitor.history import Series
 from qworker.monitor.sample import Sample
 from tests.cli.conftest import Shop
@@ -35,7 +37,7 @@ def test_each_table_has_a_key_and_shows_its_rows(shop: Shop) -> None:
     shop.add_reaper()
 
     async def play(here: Seat) -> None:
-        await here.sees("1 worker 1 reaper", "Queues 4", "Workers 2", "Dead letters 3")
+        await here.sees("1 worker 1 reaper", "Queues 4", "Workers 2", "Dead 3")
         await here.sees("odd broken", "paused 1", "paused out", "emails 3")
         await here.press("2")
         await here.sees("web-2-b emails 1", "gone 4", "web-1-a")
@@ -47,12 +49,52 @@ def test_each_table_has_a_key_and_shows_its_rows(shop: Shop) -> None:
         await here.sees("charge 1 0", "send_email 1 1")
         await here.press("6")
         await here.sees("problem queue.odd", "warning")
-        await here.press("tab")
+        await here.press("7", "tab")
         await here.sees("emails 3", "UNACKED")
-        await here.press("shift+tab")
+        await here.press("shift+tab", "shift+tab")
         await here.sees("problem queue.odd")
 
     at_screen(shop, play)
+
+
+def test_limits_under_which_messages_wait_have_a_table(shop: Shop) -> None:
+    """As in plain text: those with the most waiting messages first, with what holds these up; a page has the rest."""
+    crm = shop.queue("crm")
+    for number in range(3):
+        crm.send("{}", group=f"api/{number}")
+    crm.set_limit("api/", rate="1/h")
+    crm.set_limit("idle", concurrency=3)
+    shop.send("mails", 2, group="a")
+    shop.queue("mails").set_limit("*", concurrency=1)
+    for name in ("crm", "mails"):
+        assert len(shop.queue(name).receive(10)) == 1
+
+    async def play(here: Seat) -> None:
+        await here.press("7")
+        await here.sees(
+            "Limits 2", "crm api/ 1 2 1 its rate,", "mails * 1 1 1 one running", gone="idle"
+        )
+        await here.press("enter")
+        await here.sees("rate 1/h", "qworker limit groups crm")
+
+    at_screen(shop, play)
+
+
+@pytest.mark.parametrize(("width", "words"), [(80, "Dead 862 Tasks"), (200, "4 Dead letters 862")])
+def test_the_names_of_all_tables_fit(width: int, words: str) -> None:
+    """A narrow screen has them without keys, and in short."""
+
+    async def play() -> None:
+        top = Scene()
+        top.limits.found = [
+            ("crm", LimitLoad(f"group-{number}", Limit(concurrency=1), 1, 1, 1, 1, None))
+            for number in range(20)
+        ]
+        async with top.run_test(size=(width, 24)) as pilot:
+            here = Seat(top, pilot)
+            await here.sees(words, "Limits 20")
+
+    asyncio.run(play())
 
 
 def test_a_namespace_without_anything_says_what_makes_something(shop: Shop) -> None:
@@ -67,6 +109,7 @@ def test_a_namespace_without_anything_says_what_makes_something(shop: Shop) -> N
             ("3", "no handler is running"),
             ("4", "no dead letter in namespace"),
             ("5", "no worker reports its tasks"),
+            ("7", "no message waits under a limit"),
         ):
             await here.press(key)
             await here.sees(words)

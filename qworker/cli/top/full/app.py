@@ -37,7 +37,7 @@ class Top(Verbs):
     ENABLE_COMMAND_PALETTE = False
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(number), f"nth({number - 1})", show=False) for number in range(1, 7)),
+        *(Binding(str(number), f"nth({number - 1})", show=False) for number in range(1, 8)),
         *(Binding(KEY_NAMES.get(key, key), f"verb('{key}')", show=False) for key in _VERBS),
         Binding("tab", "next(1)", show=False, priority=True),
         Binding("shift+tab", "next(-1)", show=False, priority=True),

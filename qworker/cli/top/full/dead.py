@@ -92,6 +92,7 @@ class DeadLetters(View[DeadRow]):
 
     name = "dead"
     title = "Dead letters"
+    short = "Dead"
     keys = (
         Key("enter", "open", "open", "List the dead letters of this kind."),
         Key("r", "redrive", "change('redrive')", "Put all of this kind back to ready, at a rate."),

@@ -21,6 +21,7 @@ from qworker.cli.top.full.findings import Findings
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.cli.top.full.grid import TONES, Grid
 from qworker.cli.top.full.head import Place, figures, foot, overflow, place_line, tabs
+from qworker.cli.top.full.limits import Limits
 from qworker.cli.top.full.operator import Operator
 from qworker.cli.top.full.queues import Queues
 from qworker.cli.top.full.tasks import Tasks
@@ -46,7 +47,7 @@ _EVERYWHERE: Final = (
     Key("left", "sort", "sort", "Sort by the column to the left or right.", "←→"),
     Key("i", "invert", "invert", "Invert the order."),
     Key("p", "pause", "freeze", "Pause the screen, and go on."),
-    Key("1", "tables", "show", "Choose a table; Tab takes the next one.", "1-6"),
+    Key("1", "tables", "show", "Choose a table; Tab takes the next one.", "1-7"),
 )
 ALWAYS: Final = (
     Key("?", "help", "help", "Show the keys."),
@@ -93,6 +94,7 @@ class Drawing(App[None]):
         self.shown = Sample()
         self.dead = DeadLetters(namespace.namespace, glyphs)
         self.tasks = Tasks()
+        self.limits = Limits()
         self.views: tuple[View[Any], ...] = (
             Queues(namespace.namespace, glyphs),
             Workers(namespace.namespace),
@@ -100,6 +102,7 @@ class Drawing(App[None]):
             self.dead,
             self.tasks,
             Findings(),
+            self.limits,
         )
         self.view: View[Any] = self.views[0]
         self.frozen = False
@@ -109,6 +112,7 @@ class Drawing(App[None]):
         self._watching = ExitStack()
         self._reading_dead = False
         self._reading_tasks = False
+        self._reading_limits = False
         self._ended_jobs: set[str] = set()
         self._stacks: Sequence[Mapping[str, Any]] | str = NO_STACK
 

@@ -120,20 +120,21 @@ def figures(sample: Sample, width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def tabs(views: Sequence[View[Any]], chosen: View[Any], width: int) -> Text:
-    """Write the names of the tables, each with its key and number; on a narrow screen without keys."""
-    for with_keys in (True, False):
+    """Write the names of the tables, each with its key and number; on a narrow screen without keys, or in short."""
+    for with_keys, in_full in ((True, True), (False, True), (False, False)):
         text = Text(no_wrap=True)
         for number, view in enumerate(views, start=1):
             badge, tone = view.badge()
             click = pressing(f"app.show('{view.name}')")
             ours = view is chosen or (view.name == "dead" and chosen.name == "letters")
             style = (_CHOSEN if ours else Style()) + click
-            label = f"{number} {view.title}" if with_keys else view.title
+            title = view.title if in_full else view.short or view.title
+            label = f"{number} {title}" if with_keys else title
             text.append(f" {label} ", style)
             text.append(
                 f"{badge} " if badge else "", style if ours else TONES[tone or "dim"] + click
             )
-            text.append(" ")
+            text.append(" " if in_full else "")
         if text.cell_len <= width:
             break
     text.truncate(width)

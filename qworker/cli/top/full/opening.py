@@ -15,12 +15,14 @@ from qworker.cli.top.full.dead import DeadRow
 from qworker.cli.top.full.dead_of_kind import DeadOfKind
 from qworker.cli.top.full.dialogs import Page
 from qworker.cli.top.full.drawing import NO_STACK, TALL
+from qworker.cli.top.full.limits import LimitRow
 from qworker.cli.top.full.reading import Reading
 from qworker.cli.top.full.tasks import TaskRow
 from qworker.cli.top.full.texts import (
     finding_page,
     handler_page,
     letter_page,
+    limit_page,
     queue_page,
     worker_page,
 )
@@ -92,6 +94,9 @@ class Opening(Reading):
                 return title, lambda: letter_page(row.queue, letter, now_ms)
             case Finding():
                 return row.check, lambda: finding_page(row)
+            case LimitRow():
+                title = f"{row.queue}: {row.load.name}"
+                return title, lambda: limit_page(row.queue, row.load, row.now_ms)
             case DeadLetter() if isinstance(self.view, DeadOfKind):
                 queue, read_ms = self.view.row.queue, self.view.now_ms
                 title = f"{queue}: dead letter {row.entry_id}"

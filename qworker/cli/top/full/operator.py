@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from qworker.cli.top.limits import busiest_limits
 from qworker.client.dead import pages
 from qworker.client.dead.newest import newest
 from qworker.client.dead.throttle import rate_per_s
@@ -23,6 +24,7 @@ from qworker.monitor.jobs import Job, Jobs
 
 if TYPE_CHECKING:
     from qworker.client.dead.filter import DeadFilter
+    from qworker.client.manage.limit_load import LimitLoad
     from qworker.monitor.namespace import Namespace
 
 __all__ = ["Counted", "Operator"]
@@ -108,6 +110,11 @@ class Operator:
         """Read the paused tasks."""
         namespace = self._namespace
         return read_paused_tasks(namespace.client.execute, namespace.namespace)
+
+    def limits(self, queues: Mapping[str, object]) -> list[tuple[str, LimitLoad]]:
+        """Read the limits under which messages wait, by queue."""
+        namespace = self._namespace
+        return busiest_limits(namespace.client, namespace.queues.ref, queues)
 
     def count_dead(self, queue: str, wanted: DeadFilter) -> Counted:
         """Count the dead letters of a queue that fit, among the newest 20,000."""

@@ -1,4 +1,4 @@
-"""What the full screen reads: samples, dead letters and paused tasks, and which queues it watches."""
+"""What the full screen reads: samples, dead letters, paused tasks and limits, and which queues it watches."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class Reading(Drawing):
             self._page.rewrite()
         self._read_dead()
         self._read_tasks()
+        self._read_limits()
 
     def _watch(self) -> None:
         """Read the queues that are in sight at every interval, and not those that no longer are."""
@@ -133,6 +134,24 @@ class Reading(Drawing):
         self.tasks.update(self.shown)
         self.draw()
 
+    def _read_limits(self) -> None:
+        if self.view is self.limits and not self._reading_limits and not self.shown.problem:
+            self.run_worker(self._limits_again())
+
+    async def _limits_again(self) -> None:
+        self._reading_limits = True
+        queues = self.shown.queues
+        try:
+            found = await in_background(lambda: self.operator.limits(queues))
+        except QworkerError as error:
+            self.say(describe(error)[0], "bad")
+        else:
+            self.limits.found = found
+        finally:
+            self._reading_limits = False
+        self.limits.update(self.shown)
+        self.draw()
+
     async def _letters_of(self, letters: DeadOfKind) -> None:
         try:
             found, now_ms = await in_background(lambda: letters.load(self.namespace))
@@ -149,6 +168,7 @@ class Reading(Drawing):
         self._said = ("", "", 0.0)
         self._read_dead()
         self._read_tasks()
+        self._read_limits()
         self.draw()
 
     def _only(self, queue: str) -> None:

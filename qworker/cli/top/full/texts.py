@@ -18,6 +18,7 @@ from qworker.formats import COMMAND, count, moment_after, rate, size, span
 
 if TYPE_CHECKING:
     from qworker.cli.top.full.view import Key, View
+    from qworker.client.manage.limit_load import LimitLoad
     from qworker.client.message import DeadLetter
     from qworker.client.namespace.workers import Running, Worker
     from qworker.health.finding import Finding
@@ -28,6 +29,7 @@ __all__ = [
     "handler_page",
     "help_page",
     "letter_page",
+    "limit_page",
     "queue_page",
     "worker_page",
 ]
@@ -160,6 +162,24 @@ def finding_page(finding: Finding) -> Iterator[str | Block]:
         yield finding.fix
         for command in COMMAND.findall(finding.fix):
             yield f"    {command}"
+
+
+def limit_page(queue: str, load: LimitLoad, now_ms: int) -> Iterator[str | Block]:
+    """Write a limit, what it holds for, and what shows and changes it."""
+    yield Fields(
+        {
+            "queue": queue,
+            "limit": load.name,
+            "is": load.limit.text,
+            "groups": f"{count(load.groups)}, {count(load.full)} with as many running as may",
+            "waiting": count(load.waiting),
+            "running": count(load.running),
+            "waits for": load.waits_for(now_ms) or "its turn",
+        }
+    )
+    yield Heading("WHAT TO DO")
+    yield f"the groups under it   qworker limit groups {queue}"
+    yield f"another limit         qworker limit set {queue} '{load.name}' --help"
 
 
 def help_page(

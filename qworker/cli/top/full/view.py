@@ -40,6 +40,8 @@ class View(Generic[R]):
 
     name: ClassVar[str]
     title: ClassVar[str]
+    #: On a narrow screen; the title if empty.
+    short: ClassVar[str] = ""
     keys: ClassVar[tuple[Key, ...]] = ()
     columns: tuple[GridColumn[R], ...]
 
