@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from qworker.engine.arguments import given, maybe, standard_keys
@@ -11,7 +12,15 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["GroupState", "LargeGroup", "group_page", "largest", "limits", "set_limit"]
+__all__ = [
+    "GroupState",
+    "LargeGroup",
+    "group_page",
+    "group_states",
+    "largest",
+    "limits",
+    "set_limit",
+]
 
 _UNCOUNTED: Final = "\x01"
 
@@ -109,18 +118,32 @@ def group_page(
 
     def decode(reply: Any) -> tuple[str, int, list[GroupState]]:
         _, now, following, *words = accepted(reply, keys.queue)
-        found = [
-            GroupState(
-                words[at].decode("utf-8", "replace").removeprefix(_UNCOUNTED),
-                int(words[at + 1]),
-                int(words[at + 2]),
-                maybe(words[at + 3]),
-                maybe(words[at + 4]),
-                words[at + 5] == b"1",
-                words[at].startswith(_UNCOUNTED.encode()),
-            )
-            for at in range(0, len(words), 6)
-        ]
-        return following.decode(), int(now), found
+        return following.decode(), int(now), _states(words)
 
     return Command(load_script("groups"), standard_keys(keys), (given(now_ms), cursor), decode)
+
+
+def group_states(
+    keys: QueueKeys, names: Sequence[str], *, now_ms: int | None = None
+) -> Command[list[GroupState]]:
+    """Read 1 to 100 groups by their stored names; one that does not exist neither waits nor runs."""
+
+    def decode(reply: Any) -> list[GroupState]:
+        return _states(accepted(reply, keys.queue)[3:])
+
+    return Command(load_script("groups"), standard_keys(keys), (given(now_ms), "0", *names), decode)
+
+
+def _states(words: Sequence[bytes]) -> list[GroupState]:
+    return [
+        GroupState(
+            words[at].decode("utf-8", "replace").removeprefix(_UNCOUNTED),
+            int(words[at + 1]),
+            int(words[at + 2]),
+            maybe(words[at + 3]),
+            maybe(words[at + 4]),
+            words[at + 5] == b"1",
+            words[at].startswith(_UNCOUNTED.encode()),
+        )
+        for at in range(0, len(words), 6)
+    ]

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from qworker import QWorker
+from qworker.client.manage.limits import groups
 from qworker.client.manage.pauses import change_pauses
 from qworker.client.queue import Queue
 from qworker.errors import QueuePausedError
@@ -148,3 +149,20 @@ def test_a_removed_queue_frees_its_part_of_a_limit_over_several(app: QWorker) ->
     assert len(second.receive(10)) == 2
     assert set(second.shared_limits()["api/"].queues) == {"r"}
     assert is_sound(app)
+
+
+def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> None:
+    """Thousands of groups with a message each do not hide those with many, and these say what they wait for."""
+    queue = app.queue("crowd")
+    queue.set_limit("whale-1", concurrency=1)
+    bodies = [b"1"]
+    for number in range(1500):
+        queue.send_all(bodies, group=f"g{number}")
+    for number in range(4):
+        queue.send_all([b"1"] * 100, group=f"whale-{number}")
+    found = app.client.run(groups(queue.ref, most=5, most_read=1))
+    assert [(group.name, group.waiting) for group in found[:4]] == [
+        (f"whale-{number}", 100) for number in (3, 2, 1, 0)
+    ]
+    assert found[2].concurrency == 1
+    assert {group.reason for group in found} == {"turn"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from qworker.client.manage import sharing
 from qworker.client.manage.limit import Limit, limit_of, share_version
@@ -18,6 +18,7 @@ from qworker.engine.groups import GroupState
 from qworker.errors import InvalidOptionError
 from qworker.formats import span
 from qworker.wire.groups import is_limit
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue
 
 __all__ = [
@@ -35,6 +36,11 @@ __all__ = [
     "stored_limits",
     "waits_for",
 ]
+
+#: Groups of a shard that are looked at one by one.
+_READ: Final = 20_000
+#: Large groups that are looked for among more.
+_LARGE: Final = 100
 
 
 def set_limit(
@@ -130,15 +136,16 @@ def shared_limits(queue: QueueRef) -> Plan[dict[str, SharedLimit]]:
 
 
 def groups(
-    queue: QueueRef, *, most: int = 10, most_read: int | None = None
+    queue: QueueRef, *, most: int = 10, most_read: int | None = _READ
 ) -> Plan[list[GroupState]]:
-    """Return the groups with the most waiting and running messages. O(groups), in calls of 500.
+    """Return the groups with the most waiting and running messages, in calls of 500 groups.
 
-    `most_read`: only those among about this many groups of each shard; None for all.
+    `most_read`: about how many groups of each shard are compared; None for all. Of more, those are found as well
+    in which at least a 64th of all messages of groups waits.
     """
     found: list[GroupState] = []
     for shard in (yield from queue.every_shard(refresh=True)):
-        cursor, read = "0", 0
+        cursor, read, seen = "0", 0, set[str]()
         running: dict[
             str, GroupState
         ] = {}  # of groups that nothing limits: the first page has them
@@ -148,10 +155,26 @@ def groups(
             page = [_joined(state, running) for state in states if not state.uncounted]
             found = heapq.nlargest(most, [*found, *page], key=_size)
             read += len(page)
-            if cursor == "0" or (most_read is not None and read >= most_read):
+            if cursor == "0":
                 break
+            if most_read is not None:
+                seen.update(state.name for state in page)
+                if read >= most_read:
+                    large = yield from _large(shard.keys, seen)
+                    found += [_joined(state, running) for state in large]
+                    break
         found = heapq.nlargest(most, [*found, *running.values()], key=_size)
     return found
+
+
+def _large(keys: QueueKeys, seen: set[str]) -> Plan[list[GroupState]]:
+    """Find large groups that were not seen."""
+    _, large = yield commands.largest(keys, _LARGE)
+    names = [group.name for group in large if group.name not in seen]
+    if not names:
+        return []
+    states: list[GroupState] = yield commands.group_states(keys, names)
+    return states
 
 
 def waits_for(group: GroupState, now_ms: int) -> str:

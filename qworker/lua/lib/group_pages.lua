@@ -66,6 +66,23 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return (score - SEATS_FROM - one.number * SEATS - one.first) % SEATS <= one.last - one.first
   end
 
+  -- What `it.page` says of a group.
+  local function add_state(name, now, found)
+    local one, most = it.record(name), it.limit(name).concurrency
+    local until_ms, parent, held = redis.call('ZSCORE', later, name), it.parent_of(name), nil
+    if parent and not until_ms and one.busy < most then
+      until_ms = redis.call('ZSCORE', later, parent)
+      held = until_ms or not it.is_open(parent)
+    end
+    local waits = until_ms and tonumber(until_ms) > now
+    for _, word in ipairs({
+      name, text(it.waiting(name)), text(one.busy), most < math.huge and text(most) or '',
+      waits and text(tonumber(until_ms)) or '', held and '1' or '',
+    }) do
+      found[#found + 1] = word
+    end
+  end
+
   -- A page of groups, six values each: name, waiting, in flight, concurrency, until when it waits, and 1 if it waits for its
   -- parent. The first page has also what is in flight and not counted, each group with a \1 before its name.
   function it.page(cursor, now)
@@ -75,21 +92,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
         for _, word in ipairs({ it.uncounted(name), '0', text(running), '', '', '' }) do found[#found + 1] = word end
       end
     end
-    local next_cursor = each(cursor, 500, function(name)
-      local one, most = it.record(name), it.limit(name).concurrency
-      local until_ms, parent, held = redis.call('ZSCORE', later, name), it.parent_of(name), nil
-      if parent and not until_ms and one.busy < most then
-        until_ms = redis.call('ZSCORE', later, parent)
-        held = until_ms or not it.is_open(parent)
-      end
-      local waits = until_ms and tonumber(until_ms) > now
-      for _, word in ipairs({
-        name, text(it.waiting(name)), text(one.busy), most < math.huge and text(most) or '',
-        waits and text(tonumber(until_ms)) or '', held and '1' or '',
-      }) do
-        found[#found + 1] = word
-      end
-    end)
+    local next_cursor = each(cursor, 500, function(name) add_state(name, now, found) end)
     return next_cursor, found
+  end
+
+  -- The same of some groups.
+  function it.states_of(names, now)
+    local found = {}
+    for _, name in ipairs(names) do add_state(name, now, found) end
+    return found
   end
 end

@@ -4,6 +4,7 @@
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    cursor           of groups: 0 at first, then that of the last call
+-- ARGV[3]…   names            as stored, 1-100: these groups in place of a page, the cursor being 0
 -- Returns {'OK', now ms, next cursor or '0' at the end, then per group: its stored name, waiting, in flight, its
 --   concurrency or '', until when it waits in ms or '', 1 if it waits for its parent or ''}, or a refusal:
 --   {'BROKEN', key, type} {'ARG', name}. The first page has first what is in flight of groups that nothing limits, their
@@ -26,7 +27,15 @@ local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, cursor = clock(ARGV[1], meta), whole(ARGV[2], 0, 18446744073709551615)
 if not now or not cursor then return { 'ARG', 'cursor' } end
-local next_cursor, found = groups().page(ARGV[2], now)
+if #ARGV > 102 then return { 'ARG', 'names' } end
+local next_cursor, found = '0', nil
+if #ARGV > 2 then
+  local names = {}
+  for i = 3, #ARGV do names[i - 2] = ARGV[i] end
+  found = groups().states_of(names, now)
+else
+  next_cursor, found = groups().page(ARGV[2], now)
+end
 local reply = { 'OK', text(now), next_cursor }
 for i, word in ipairs(found) do reply[3 + i] = word end
 return reply
