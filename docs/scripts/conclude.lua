@@ -1322,6 +1322,16 @@ function packed_slots.loosen(slots, lease_id)
   end
   redis.call('HDEL', slots, lease_id)
 end
+
+-- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
+-- whose record does not count them. With a `mark` there are several, and none of their records does.
+function packed_slots.hold(slots, lease_id, names, mark)
+  if #names == 1 then
+    redis.call('HSET', slots, lease_id .. ':0', names[1])
+  else
+    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+  end
+end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
@@ -1494,21 +1504,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.read_many(names)
     for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
     it.write_records(names)
-  end
-
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
-  -- returns of one whose record does not count them.
-  function it.hold(lease_id, names)
-    if #names == 1 then
-      redis.call('HSET', slots, lease_id .. ':0', names[1])
-    else
-      redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
-    end
-  end
-
-  -- The same of a batch of which no record counts a message; `names` without marks.
-  function it.hold_uncounted(lease_id, names)
-    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
   end
 
   function it.uncounted(name) return MARK .. name end

@@ -1747,6 +1747,16 @@ function packed_slots.loosen(slots, lease_id)
   end
   redis.call('HDEL', slots, lease_id)
 end
+
+-- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
+-- whose record does not count them. With a `mark` there are several, and none of their records does.
+function packed_slots.hold(slots, lease_id, names, mark)
+  if #names == 1 then
+    redis.call('HSET', slots, lease_id .. ':0', names[1])
+  else
+    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+  end
+end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
@@ -1919,21 +1929,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.read_many(names)
     for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
     it.write_records(names)
-  end
-
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
-  -- returns of one whose record does not count them.
-  function it.hold(lease_id, names)
-    if #names == 1 then
-      redis.call('HSET', slots, lease_id .. ':0', names[1])
-    else
-      redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
-    end
-  end
-
-  -- The same of a batch of which no record counts a message; `names` without marks.
-  function it.hold_uncounted(lease_id, names)
-    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
   end
 
   function it.uncounted(name) return MARK .. name end
@@ -3544,7 +3539,7 @@ function turns.write(lease_id, batch, taken)
   if taken and taken.write then
     taken.write(lease_id)
   elseif taken then
-    if taken.members > 0 then it.hold(lease_id, taken.names) end
+    if taken.members > 0 then packed_slots.hold(it.slots, lease_id, taken.names, '') end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)
     taken.families.write()
@@ -3567,10 +3562,10 @@ local byte = string.byte
 -- What a turn of each of the first `count` in line does: their names, the seats of their messages, whether a message is the
 -- only one of its group, and what is to be written. Nil if it needs a closer look.
 local function read_turns(it, count)
-  local window, fields, alone = it.window(0, count), {}, {}
+  local window, states, fields, alone = it.window(0, count), it.states, {}, {}
   if #window < 2 * count then return nil end
   for i = 1, count do fields[i] = ':' .. window[2 * i - 1] end
-  local seats = redis.call('HMGET', it.states, unpack(fields)) -- the records, until each is read
+  local seats = redis.call('HMGET', states, unpack(fields)) -- the records, until each is read
   local names, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}
   local last_tag, last_name, is_counted = tonumber(window[2 * count]), window[2 * count - 1], false
   local queue, score_text = it.tags().queue, nil
@@ -3633,14 +3628,13 @@ end
 
 local function write(it, lease_id, items, read)
   local names, in_parts, tags = read.names, it.in_parts, it.tags()
-  if read.is_counted or #names == 1 then
+  local one_by_one = read.is_counted or #names == 1
+  if one_by_one then
     for i, name in ipairs(names) do
       if byte(name) ~= ORDERED then names[i] = it.uncounted(name) end
     end
-    it.hold(lease_id, names)
-  else
-    it.hold_uncounted(lease_id, names)
   end
+  packed_slots.hold(it.slots, lease_id, names, one_by_one and '' or '\1')
   in_parts('ZREM', delayed, items)
   if not it.leave_first(read.left, read.window) then in_parts('ZREM', it.turns, read.left) end
   in_parts('HSET', it.states, read.set)

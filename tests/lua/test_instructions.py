@@ -34,14 +34,14 @@ ALLOWED_OF_JOURNALS = {
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of;
 #: with room for one more function of the script, not for one more step per message.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (19_400, 62),
-    "ack, a group each": (2_400, 25),
-    "receive, many groups": (25_000, 140),
-    "ack, many groups": (2_400, 25),
-    "receive, ten groups": (33_500, 82),
-    "ack, ten groups": (4_600, 25),
-    "receive, groups of ten parents": (76_400, 236),
-    "ack, groups of ten parents": (26_700, 52),
+    "receive, a group each": (19_400, 64),
+    "ack, a group each": (2_400, 27),
+    "receive, many groups": (25_000, 143),
+    "ack, many groups": (2_400, 27),
+    "receive, ten groups": (33_500, 85),
+    "ack, ten groups": (4_600, 27),
+    "receive, groups of ten parents": (76_400, 237),
+    "ack, groups of ten parents": (26_700, 53),
 }
 #: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
 #: and of one that acks them with results.

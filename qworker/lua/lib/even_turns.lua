@@ -9,10 +9,10 @@ local byte = string.byte
 -- What a turn of each of the first `count` in line does: their names, the seats of their messages, whether a message is the
 -- only one of its group, and what is to be written. Nil if it needs a closer look.
 local function read_turns(it, count)
-  local window, fields, alone = it.window(0, count), {}, {}
+  local window, states, fields, alone = it.window(0, count), it.states, {}, {}
   if #window < 2 * count then return nil end
   for i = 1, count do fields[i] = ':' .. window[2 * i - 1] end
-  local seats = redis.call('HMGET', it.states, unpack(fields)) -- the records, until each is read
+  local seats = redis.call('HMGET', states, unpack(fields)) -- the records, until each is read
   local names, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}
   local last_tag, last_name, is_counted = tonumber(window[2 * count]), window[2 * count - 1], false
   local queue, score_text = it.tags().queue, nil
@@ -75,14 +75,13 @@ end
 
 local function write(it, lease_id, items, read)
   local names, in_parts, tags = read.names, it.in_parts, it.tags()
-  if read.is_counted or #names == 1 then
+  local one_by_one = read.is_counted or #names == 1
+  if one_by_one then
     for i, name in ipairs(names) do
       if byte(name) ~= ORDERED then names[i] = it.uncounted(name) end
     end
-    it.hold(lease_id, names)
-  else
-    it.hold_uncounted(lease_id, names)
   end
+  packed_slots.hold(it.slots, lease_id, names, one_by_one and '' or '\1')
   in_parts('ZREM', delayed, items)
   if not it.leave_first(read.left, read.window) then in_parts('ZREM', it.turns, read.left) end
   in_parts('HSET', it.states, read.set)

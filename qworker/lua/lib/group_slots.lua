@@ -171,21 +171,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.write_records(names)
   end
 
-  -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or what `uncounted`
-  -- returns of one whose record does not count them.
-  function it.hold(lease_id, names)
-    if #names == 1 then
-      redis.call('HSET', slots, lease_id .. ':0', names[1])
-    else
-      redis.call('HSET', slots, lease_id, cmsgpack.pack(names))
-    end
-  end
-
-  -- The same of a batch of which no record counts a message; `names` without marks.
-  function it.hold_uncounted(lease_id, names)
-    redis.call('HSET', slots, lease_id, MARK .. cmsgpack.pack(names))
-  end
-
   function it.uncounted(name) return MARK .. name end
 
   function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end

@@ -42,4 +42,14 @@ function packed_slots.loosen(slots, lease_id)
   end
   redis.call('HDEL', slots, lease_id)
 end
+
+-- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
+-- whose record does not count them. With a `mark` there are several, and none of their records does.
+function packed_slots.hold(slots, lease_id, names, mark)
+  if #names == 1 then
+    redis.call('HSET', slots, lease_id .. ':0', names[1])
+  else
+    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+  end
+end
 end

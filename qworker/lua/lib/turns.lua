@@ -176,7 +176,7 @@ function turns.write(lease_id, batch, taken)
   if taken and taken.write then
     taken.write(lease_id)
   elseif taken then
-    if taken.members > 0 then it.hold(lease_id, taken.names) end
+    if taken.members > 0 then packed_slots.hold(it.slots, lease_id, taken.names, '') end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)
     taken.families.write()
