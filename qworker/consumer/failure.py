@@ -5,7 +5,9 @@ They are the user's: their `str` may raise, hang in a loop of causes, or be as l
 
 from __future__ import annotations
 
+import os
 import traceback
+from types import TracebackType
 from typing import Final
 
 __all__ = ["MAX_CHARACTERS", "failure_text", "name_of", "text_of"]
@@ -14,6 +16,8 @@ __all__ = ["MAX_CHARACTERS", "failure_text", "name_of", "text_of"]
 MAX_CHARACTERS: Final = 2048
 _MESSAGE_CHARACTERS: Final = 1000
 _FRAMES: Final = 8
+#: Where the files lie that call handlers.
+_OURS: Final = os.path.dirname(__file__) + os.sep
 
 
 _NAME_OF_TYPE: Final = type.__dict__["__name__"].__get__
@@ -33,24 +37,36 @@ def text_of(value: object) -> str:
         return "(its text cannot be shown)"
 
 
-def failure_text(error: BaseException) -> str:
-    """The end of the traceback and the error's message, in at most `MAX_CHARACTERS` of valid UTF-8."""
+def failure_text(error: BaseException, *, of_handler: bool = False) -> str:
+    """The end of the traceback and the error's message, in at most `MAX_CHARACTERS` of valid UTF-8.
+
+    `of_handler`: begin at the handler, without the frames that called it.
+    """
     try:
-        return _storable(_failure_text(error))
+        return _storable(_failure_text(error, of_handler=of_handler))
     except BaseException:  # noqa: BLE001 - code of the user's class
         return f"{name_of(error)} (its text cannot be shown)"
 
 
-def _failure_text(error: BaseException) -> str:
-    text = "".join(traceback.format_exception(error, limit=-_FRAMES)).rstrip()
+def _failure_text(error: BaseException, *, of_handler: bool) -> str:
+    frames = _from_handler(error.__traceback__) if of_handler else error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, frames, limit=-_FRAMES)).rstrip()
     if len(text) <= MAX_CHARACTERS:
         return text
     # Of a long message the beginning matters most, of the frames the last ones.
     message = "".join(traceback.format_exception_only(error)).rstrip()
     if len(message) > _MESSAGE_CHARACTERS:
         message = message[: _MESSAGE_CHARACTERS - 3] + "..."
-    frames = "".join(traceback.format_tb(error.__traceback__, limit=-_FRAMES))
-    return frames[-(MAX_CHARACTERS - len(message)) :] + message
+    lines = "".join(traceback.format_tb(frames, limit=-_FRAMES))
+    return lines[-(MAX_CHARACTERS - len(message)) :] + message
+
+
+def _from_handler(frames: TracebackType | None) -> TracebackType | None:
+    """Leave out our frames at the top; all of them if there are no others, as the error is ours then."""
+    frame = frames
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
+        frame = frame.tb_next
+    return frame or frames
 
 
 def _storable(text: str) -> str:

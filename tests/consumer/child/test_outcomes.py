@@ -112,20 +112,31 @@ def test_an_async_handler_ends_its_message_in_the_same_ways(app: QWorker) -> Non
     }
 
 
-def test_a_dead_letter_has_the_raised_error(app: QWorker) -> None:
-    """The dead letter of a failure has the class, the end of the traceback and the receive count."""
+@pytest.mark.parametrize("kind", ["sync", "async", "batch"])
+def test_a_dead_letter_has_the_raised_error(app: QWorker, kind: str) -> None:
+    """The dead letter of a failure has the class, the traceback from the handler on, and the receive count."""
 
-    @app.task(max_receives=1)
     def fail(n: int) -> None:
         raise LookupError(f"nothing under {n}")
 
-    fail.send(7)
+    async def afail(n: int) -> None:
+        fail(n)
+
+    def fail_all(numbers: list[int]) -> None:
+        fail(numbers[0])
+
+    handler: Any = {"sync": fail, "async": afail, "batch": fail_all}[kind]
+    batch = 5 if kind == "batch" else None
+    task: Any = app.task(name="fail", max_receives=1, batch=batch)(handler)
+    task.send(7)
 
     drain(app)
 
     (dead_letter,) = app.queue("default").dead()
     assert (dead_letter.reason, dead_letter.error_class) == ("max_receives", "LookupError")
-    assert dead_letter.error.startswith("Traceback (most recent call last)")
+    first, frame, *_ = dead_letter.error.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert frame.startswith(f'  File "{__file__}", line ')
     assert dead_letter.error.endswith("LookupError: nothing under 7")
     assert dead_letter.message is not None
     assert (dead_letter.message.receives, dead_letter.message.nacks) == (1, 1)

@@ -264,7 +264,7 @@ class Endings(EndingNotes):
             if dead:
                 self.log("message_failed", delivery, error="Retry", dead=True)
         else:
-            text = failure_text(error)
+            text = failure_text(error, of_handler=True)
             delivery.error = (name_of(error), text)
             asked_ms, final = None, policy.is_final or policy.gives_up_on(error)
             if not quiet:
