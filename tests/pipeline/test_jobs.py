@@ -180,6 +180,17 @@ def test_bad_input_is_one_clear_line(run, words, said):
     assert said in lines[0]
 
 
+@pytest.mark.bad_input("server: away when Spark would read it")
+@pytest.mark.parametrize(
+    "words", [["audit"], ["report"], ["sql", "select 1"], ["redrive", "--where", "true"]]
+)
+def test_a_server_that_is_away_is_reported_before_spark_starts(run, words):
+    ran = run(*words, "--url", "redis://127.0.0.1:1", "--give-up", "200ms")
+    assert ran.exit_code == 1
+    assert "the server was not reached" in ran.stderr
+    assert "starting Spark" not in ran.stderr
+
+
 def test_compact_reports_its_changes(run, spark, shop, store_url, tmp_path):
     lake = Lake(tmp_path / "lake")
     source = server_options(store_url, shop.namespace)

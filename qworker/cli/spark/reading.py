@@ -28,6 +28,7 @@ __all__ = [
     "instant",
     "keep_option",
     "kept_ms",
+    "live_source",
     "reading_options",
     "source_options",
 ]
@@ -186,7 +187,7 @@ class Reading:
 
     def source(self, session: Session) -> dict[str, str] | None:
         """Return the options of the data source; None without the live journal. Call it before Spark is started."""
-        return source_options(session) if self.live else None
+        return live_source(session) if self.live else None
 
     def events(self, spark: SparkSession, source: dict[str, str] | None) -> DataFrame:
         """Make the DataFrame of the events, each once; Redis is read once, when it is first used."""
@@ -216,6 +217,15 @@ class Reading:
         from qworker.pipeline.jobs.reading import ends_of
 
         return ends_of(self.lake, self.queues)
+
+
+def live_source(session: Session) -> dict[str, str]:
+    """Return the options of the data source, once the server has answered: Spark takes many seconds to start.
+
+    Raises `ServerError`.
+    """
+    session.ask("PING")
+    return source_options(session)
 
 
 def source_options(session: Session) -> dict[str, str]:

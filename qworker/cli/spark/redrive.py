@@ -14,7 +14,7 @@ from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, rate_option
 from qworker.cli.framework.terminal import Column
-from qworker.cli.spark.reading import source_options
+from qworker.cli.spark.reading import live_source
 from qworker.cli.spark.running import spark_options, step
 from qworker.errors import InvalidOptionError
 from qworker.formats import count, shortened
@@ -60,7 +60,7 @@ def command(
     from qworker.pipeline.failures import clear_errors, silence
     from qworker.pipeline.sink.redrive import redrive
 
-    options = source_options(session)
+    options = live_source(session)
     if queue is not None:
         session.queues.get(queue)
     running = spark()

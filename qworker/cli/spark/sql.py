@@ -12,7 +12,7 @@ from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Line, Output, Raw, Table, wants_json
 from qworker.cli.framework.parameters import NumberRange
 from qworker.cli.framework.terminal import Column, note
-from qworker.cli.spark.reading import archive_option, source_options
+from qworker.cli.spark.reading import archive_option, live_source
 from qworker.cli.spark.running import spark_options, step
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
     if as_csv and wants_json():
         raise click.UsageError("--csv and --json exclude each other")
     lake = None if archive is None else Lake(archive)
-    source = source_options(session) if live else None
+    source = live_source(session) if live else None
     running = spark()
     with step("running", running):
         register_views(running, source=source, lake=lake)
