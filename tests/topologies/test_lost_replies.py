@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +22,12 @@ from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import shard_name
 from tests.consumer.driving import running, until
+from tests.consumer.workers import Lab
+from tests.timing import Watch
 from tests.topologies.servers import Cluster, Node
 
+#: Of a worker's reaper.
+TICK_S = 1.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
@@ -120,3 +126,37 @@ def test_a_client_gives_back_what_a_receive_without_reply_has_taken(
     with kept_master(nodes, keys) as node:
         received = asyncio.run(receive_asynchronously()) if is_async else receive()
     assert received == [1]
+
+
+@pytest.mark.parametrize("frozen_s", [0.0, 3.0])
+def test_a_worker_alone_takes_back_a_lease_that_no_process_holds(
+    nodes: Cluster, namespace: str, tmp_path: Path, frozen_s: float
+) -> None:
+    """Within a tick and a second of its deadline, from a queue that is empty but for that; its reaper does it.
+
+    A node that stood still before the deadline makes no difference: the grace after that is over by then.
+    """
+    keys, lab = QueueKeys(namespace, "q"), Lab(nodes.url, namespace, tmp_path)
+    lab.app("""
+@app.task(queue="q")
+def task(number: int) -> None:
+    note("start", number)
+""")
+    with closing(lab), kept_master(nodes, keys) as node:
+        lab.send("task", 1, queue="q")
+        (lost,) = lab.queue("q").receive(visibility="20s")
+        with lab.worker() as worker:
+            until(lambda: worker.events("worker_ready"))
+            if frozen_s:
+                node.pause()
+                time.sleep(frozen_s)
+                node.resume()
+            until(lambda: _now_ms(node) >= lost.deadline_ms, what="the deadline")
+            watch = Watch(worker.process.pid, *worker.children(), *(n.pid for n in nodes.nodes))
+            until(lambda: lab.notes("start"))
+            assert watch.passed_s() < TICK_S + 1.0
+
+
+def _now_ms(node: Node) -> int:
+    seconds, microseconds = node.redis().time()
+    return int(seconds * 1000 + microseconds // 1000)
