@@ -1899,12 +1899,12 @@ local function shared_first(item, about, to, now)
 end
 
 -- Decide about a message of a lease that is taken back: end it, or blame it and move it to one of the places. `about`
--- describes its delivery: lease, index, received.
+-- describes its delivery: lease, index, received. Returns true if the message was on its first delivery, with others.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
   if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'
     record('timed_out', item, about)
-    return
+    return true
   end
   local message = delivered(item, about.lease, about.index, now)
   if not message and kind(item) == 'newer' then

@@ -2433,12 +2433,12 @@ local function shared_first(item, about, to, now)
 end
 
 -- Decide about a message of a lease that is taken back: end it, or blame it and move it to one of the places. `about`
--- describes its delivery: lease, index, received.
+-- describes its delivery: lease, index, received. Returns true if the message was on its first delivery, with others.
 local function take_back(item, about, limit, tombstones, to, now, amounts)
   if about.index ~= '0' and not tombstones and shared_first(item, about, to, now) then
     about.reason = 'shared'
     record('timed_out', item, about)
-    return
+    return true
   end
   local message = delivered(item, about.lease, about.index, now)
   if not message and kind(item) == 'newer' then
@@ -3818,7 +3818,7 @@ local function receive(request, attributes, levels, now, amounts)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
-  if from_suspect > 0 then redis.call('LPOP', suspect) end
+  if from_suspect > 0 then redis.call('LTRIM', suspect, 1, -1) end -- a pop would return the body
   if has_groups then turns.write(request.id, batch, members) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end

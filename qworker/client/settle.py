@@ -26,7 +26,7 @@ __all__ = [
 #: Messages of one call of acks.
 _ACKS: Final = 64_000
 #: Messages that one call moves, and bytes of their bodies (or one message): other calls wait for it.
-_MOVED: Final = 250
+_MOVED: Final = 100
 _MOVED_BYTES: Final = 2**20
 #: Flags of a run, of a call with others behind it, and of a member of a group of calls.
 _FOLLOWED: Final = {"c", "j", "i"}
@@ -55,7 +55,7 @@ def nack(
 ) -> Plan[list[Message]]:
     """Count a failure of messages; each comes back after `delay`, or is dead at max receives.
 
-    In atomic calls of up to 250 messages of a queue or shard and 1 MiB, and 64 leases. Returns those that counted;
+    In atomic calls of up to 100 messages of a queue or shard and 1 MiB, and 64 leases. Returns those that counted;
     raises `StaleReceiptError` if none did.
     """
     delay_ms = duration_ms(delay, "delay")

@@ -53,11 +53,11 @@ def test_many_messages_are_settled_in_one_call(namespace: str, verb: str) -> Non
         assert queue.inspect().unacked == 0
 
 
-@pytest.mark.parametrize(("verb", "calls"), [("ack", 1), ("nack", 4), ("release", 4), ("bury", 4)])
+@pytest.mark.parametrize(("verb", "calls"), [("ack", 1), ("nack", 8), ("release", 8), ("bury", 8)])
 def test_a_call_moves_a_bounded_number_of_messages_and_bytes(
     namespace: str, verb: str, calls: int
 ) -> None:
-    """A call moves 250 messages or 1 MiB, in pieces of a lease or several leases; acks move nothing. Order is kept."""
+    """A call moves 100 messages or 1 MiB, in pieces of a lease or several leases; acks move nothing. Order is kept."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
         queue.create(maxsize="1MiB")

@@ -20,6 +20,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.engine.raw import raw
 from qworker.engine.receive import UNKNOWN, Batch
 from qworker.store.connections import ConnectionFactory
+from tests.servers import start
 from tests.timing import Watch
 
 #: Receives within which a lone suspect must come: the first one reports it, and it is due at once.
@@ -191,3 +192,21 @@ def test_a_lone_timeout_among_100_000_newer_comes_in_time(
     finally:
         stop.set()
         thread.join()
+
+
+def test_a_suspect_is_read_once(namespace: str) -> None:
+    """To take it off its list returned it to the script a second time, which with a large body took milliseconds."""
+    with start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, namespace, "q")
+        suspect(client, queue, "s1")
+        redis = server.redis()
+        redis.config_resetstat()
+        for _ in range(SOON):
+            found = queue.receive()
+            if found:
+                break
+        assert [message.id for message in found] == ["s1"]
+        commands = redis.info("commandstats")
+        assert commands["cmdstat_lindex"]["calls"] == 1
+        assert "cmdstat_lpop" not in commands
+        assert queue.receive() == []

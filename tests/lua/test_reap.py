@@ -31,6 +31,22 @@ def leased(drive: Drive, lease: str, *items: str) -> None:
     drive.redis.delete(drive.keys.wake)
 
 
+# -- how much a call does --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("nacks", "leases"), [(0, 3), (1, 1)])
+def test_messages_that_came_back_before_count_three_times(
+    engine_drive: Drive, nacks: int, leases: int
+) -> None:
+    """They take as much longer, and other calls wait: a call takes a lease of 100, or three on a first delivery."""
+    drive = engine_drive
+    names = ["L1", "L2", "L3", "L4"]
+    for name in names:
+        leased(drive, name, *(own(f"{name}-{n}", nacks, nacks) for n in range(100)))
+    done = reaped(drive, *names)
+    assert (done.leases, done.messages, done.left) == (leases, 100 * leases, 4 - leases)
+
+
 # -- who is to blame ------------------------------------------------------------------------------
 
 

@@ -142,7 +142,7 @@ local function receive(request, attributes, levels, now, amounts)
   for number, seen in pairs(cut) do
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
-  if from_suspect > 0 then redis.call('LPOP', suspect) end
+  if from_suspect > 0 then redis.call('LTRIM', suspect, 1, -1) end -- a pop would return the body
   if has_groups then turns.write(request.id, batch, members) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end

@@ -7,8 +7,9 @@
 -- ARGV[3]    only             may be left out, or '': all; lone: leases of a single message; several: the others, latest
 --                             first, so that messages return to the head in their old order; suspects need earliest first
 -- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
---   left (candidates still overdue, because the call ended after 1 MiB, 300 messages or what may be passed at the head),
---   {lease ids that are overdue and not of the asked kind}, degraded}, or {'BROKEN', key, type} {'ARG', name}
+--   left (candidates still overdue, because the call ended after 1 MiB, 300 messages, 100 if they had come back before, or
+--   what may be passed at the head), {lease ids that are overdue and not of the asked kind}, degraded}, or
+--   {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -32,6 +33,7 @@
 --- include lib/lease.lua
 --- include lib/grace.lua
 local MAX_BYTES, MAX_MESSAGES = 1048576, 300
+local SLOW = 3 -- a message that came back before takes as long as so many on their first delivery
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(attributes.levels, true)
@@ -42,7 +44,7 @@ if only ~= '' and only ~= 'lone' and only ~= 'several' then return { 'ARG', 'onl
 
 open_journal(attributes.journal, now)
 local overdue_ms = visit(stats, now, tick_ms)
-local amounts, reaped, messages, aside, lateness_ms, bytes, left = { dead = 0 }, 0, 0, 0, 0, 0, 0
+local amounts, reaped, messages, weight, aside, lateness_ms, bytes, left = { dead = 0 }, 0, 0, 0, 0, 0, 0, 0
 local suspects, rung, opened, tombstones = 0, 0, 0, redis.call('EXISTS', cancelled) == 1
 local skipped = {}
 
@@ -62,7 +64,8 @@ local function reap(key, id, deadline)
   local about = { lease = id, received = received_at(id, deadline, attributes.visibility_ms) }
   for _, entry in ipairs(entries) do
     about.index = entry[3]
-    take_back(entry[2], about, attributes.max_receives, tombstones, to, now, amounts)
+    local fresh = take_back(entry[2], about, attributes.max_receives, tombstones, to, now, amounts)
+    weight = weight + (fresh and 1 or SLOW)
     bytes = bytes + #entry[2]
   end
   push_suspects(to.suspects)
@@ -88,7 +91,7 @@ local function look(key, id, deadline)
     aside = aside + 1
   elseif only ~= '' and (redis.call('HEXISTS', key, '0') == 1) ~= (only == 'lone') then
     skipped[#skipped + 1] = id
-  elseif bytes >= MAX_BYTES or messages >= MAX_MESSAGES or not may_pass() then
+  elseif bytes >= MAX_BYTES or weight >= MAX_MESSAGES or not may_pass() then
     left = left + 1
   else
     reap(key, id, deadline)
