@@ -3365,6 +3365,7 @@ end
 
 do
 local MOST_READ = 8 -- members that are read at once
+local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
 local SLASH, ORDERED = 47, 61 -- /=
 local byte = string.byte
 
@@ -3434,7 +3435,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     if one.first > one.last then it.drop_number(one) end
     batch.bytes = bytes
     gone[#gone + 1] = item
-    if book.all or tombstones or find(item, ' x=', 1, true) or find(item, ' u=', 1, true) then
+    local searched = #item < SHORT and item or header(item)
+    if book.all or tombstones or find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
       head = header(item)
       local ended = over(head, now, tombstones)
       if ended and parse(item) then
