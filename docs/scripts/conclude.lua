@@ -1044,7 +1044,8 @@ end
 
 more_of_groups[#more_of_groups + 1] = function(it)
   local MOST_LATER_MS = 50 -- that a message waits for others to start with it
-  local limits, states, caps, limited = it.limits, it.states, {}, nil
+  local FEW = 64 -- limits that are read at once, instead of asking for each group
+  local limits, states, caps, limited, stored = it.limits, it.states, {}, nil, nil
 
   local function read_limit(words, into)
     if not words then return end
@@ -1066,12 +1067,28 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Limits of a name were written.
   function it.forget_limit(name)
-    caps[name], limited = nil, nil
+    caps[name], limited, stored = nil, nil, nil
   end
 
   local function has_limits()
-    if limited == nil then limited = redis.call('EXISTS', limits) == 1 end
+    if limited == nil then
+      local number = redis.call('HLEN', limits)
+      limited = number > 0
+      if limited and number <= FEW then
+        local flat = redis.call('HGETALL', limits)
+        stored = {}
+        for i = 1, #flat, 2 do stored[flat[i]] = flat[i + 1] end
+      end
+    end
     return limited
+  end
+
+  -- The words of some names, false for those without.
+  local function words_of(...)
+    if not stored then return redis.call('HMGET', limits, ...) end
+    local found = {}
+    for i = 1, select('#', ...) do found[i] = stored[select(i, ...)] or false end
+    return found
   end
 
   -- Whether the only groups with a limit are the ordered ones, and all groups have looked at that.
@@ -1087,9 +1104,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
     caps[name] = one
     local bare, found = is_ordered and string.sub(name, 2) or name, nil
     if string.byte(name, -1) == 47 then -- a slash
-      found = redis.call('HMGET', limits, bare, '*/')
+      found = words_of(bare, '*/')
     else
-      found = redis.call('HMGET', limits, bare, (it.parent_of(name) or '') .. '*', '*')
+      found = words_of(bare, (it.parent_of(name) or '') .. '*', '*')
     end
     for _, words in ipairs(found) do read_limit(words, one) end
     if is_ordered then one.concurrency = 1 end

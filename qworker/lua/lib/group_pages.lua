@@ -14,15 +14,21 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Limits have changed: groups that wait may run, and others no more. Returns the next cursor, and how many may run now.
   function it.look_again(cursor, now)
-    local next_cursor = each(cursor, 200, function(name)
-      if redis.call('ZREM', later, name) == 1 then it.waits(name, now) end
+    local names = {}
+    local next_cursor = each(cursor, 500, function(name) names[#names + 1] = name end)
+    local some_wait = redis.call('ZCARD', later) > 0
+    it.read_many(names)
+    it.begin()
+    for _, name in ipairs(names) do
+      if some_wait and redis.call('ZREM', later, name) == 1 then it.waits(name, now) end
       if string.sub(name, -1) == '/' then
         take_turn(name, it.is_open(name) and it.first_child(name))
         it.write(name)
       else
         it.refresh(name)
       end
-    end)
+    end
+    it.finish()
     if next_cursor == '0' then redis.call('HDEL', states, '@looking') else redis.call('HSET', states, '@looking', '1') end
     return next_cursor, it.opened
   end

@@ -8,7 +8,7 @@
 -- ARGV[4]    cursor           of groups: 0 at first, then that of the last call
 -- Returns {'OK', now ms, next cursor or '0' at the end} or a refusal: {'MANY', limits} {'BROKEN', key, type} {'ARG', name}
 --   {'SHARED'}: that name has a share of a limit over several queues, see share.lua
--- O(1), O(s) of s messages in flight for the first limit, and O(log g) for each of about 200 of g groups.
+-- O(1), O(s) of s messages in flight for the first limit, and O(log g) for each of about 250 of g groups.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
