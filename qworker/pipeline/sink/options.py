@@ -70,7 +70,7 @@ class WriteOptions(SparkOptions):
     ] = None
     ttl: Annotated[
         Duration | None,
-        DurationKind("time to live of rows that set none", zero="for ever", none="the queue's"),
+        DurationKind("time to live of rows that set none", zero="forever", none="the queue's"),
     ] = None
     priority: Annotated[
         int, IntegerKind("priority of rows that set none; 9 is received first", maximum=9)

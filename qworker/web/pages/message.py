@@ -116,7 +116,7 @@ def confirm_delete(look: Look) -> Page:
     return _confirm(
         look,
         "delete",
-        "It is deleted for ever. If its handler runs, it finishes; the message is dropped if it comes back.",
+        "It is deleted forever. If its handler runs, it finishes; the message is dropped if it comes back.",
     )
 
 
