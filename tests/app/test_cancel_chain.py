@@ -28,7 +28,6 @@ from qworker.client.cancelling import cancel as cancel_by_id
 from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.relay import relay
-from qworker.engine.outbox import destinations
 from qworker.testing import drain
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import DEADLINE_S, redis_of, running, until
@@ -91,19 +90,14 @@ class Steps:
 
 def work_off(app: QWorker) -> None:
     """Run what is ready, and relay what follows, as a reaper does, until nothing follows."""
-    client = app.client
     for _ in range(4):
         drain(app)
-        senders = [
-            shard.keys
-            for name in app.queues()
-            for shard in client.run(app.queue(name).ref.every_shard())
-            if client.execute(destinations(shard.keys))
-        ]
-        if not senders:
+        queues = [app.queue(name) for name in app.queues()]
+        if not any(queue.outboxes() for queue in queues):
             return
-        for keys in senders:
-            client.run(relay(app.namespace, keys))
+        for queue in queues:
+            for shard in queue.client.run(queue.ref.every_shard()):
+                queue.client.run(relay(app.namespace, shard.keys))
 
 
 @pytest.mark.parametrize(
