@@ -66,8 +66,9 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
             return ended
         for shard in shards:
             left: bytes | None = yield raw("ZSCORE", shard.keys.cancelled, message_id)
-            if left is None:
-                return Cancellation.CANCELLED  # a script found its tombstone
+            if left is None:  # a script has met it: dropped the message, or counted its end
+                ended = yield from _ended(queue, message_id)
+                return ended or Cancellation.CANCELLED
     return Cancellation.UNKNOWN
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from qworker.client.by_id import delete_waiting
 from qworker.client.calls import read_group
-from qworker.client.cancel import leave_tombstone
+from qworker.client.cancel import Cancellation, leave_tombstone
 from qworker.client.inspect.pages import END
 from qworker.client.inspect.scan import scan_page
 from qworker.client.inspect.walk import SortedSetWalk
@@ -23,7 +23,7 @@ from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.names import check_message_id
 
-__all__ = ["CancelledCalls", "cancel_calls", "cancel_groups"]
+__all__ = ["CancelledCalls", "cancel_calls", "cancel_groups", "cancel_open_group"]
 
 #: Walks through the queues: a message that moves may be missed by one.
 _WALKS: Final = 3
@@ -61,6 +61,17 @@ def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
                 return CancelledCalls(0, 0, len(state.words))
             cancelled, cancelling = yield from cancel_groups(shard, [group_id])
             return CancelledCalls(cancelled, cancelling, before)
+    return None
+
+
+def cancel_open_group(queue: QueueRef, group_id: str) -> Plan[Cancellation | None]:
+    """Cancel a group of calls, as `cancel_calls` does; None if it does not wait for calls, or no longer."""
+    for shard in (yield from queue.every_shard()):
+        [waited] = yield abandon(shard.keys, [check_message_id(group_id)], "cancelled")
+        if waited:
+            done = yield from cancel_calls(queue, group_id)
+            running = done is not None and done.cancelling
+            return Cancellation.CANCELLING if running else Cancellation.CANCELLED
     return None
 
 

@@ -8,8 +8,16 @@ from typing import Final
 
 from qworker.client.by_id import delete_waiting
 from qworker.client.cancel import Cancellation, leave_tombstone
-from qworker.client.cancel_calls import cancel_calls
-from qworker.client.chain_search import ChainEnd, Gathered, Held, Spot, held_by, spot_of
+from qworker.client.cancel_calls import cancel_open_group
+from qworker.client.chain_search import (
+    ChainEnd,
+    Gathered,
+    Held,
+    Spot,
+    held_by,
+    on_its_way,
+    spot_of,
+)
 from qworker.client.inspect.peek import find
 from qworker.client.inspect.results import look
 from qworker.client.message import Stored
@@ -25,7 +33,9 @@ from qworker.errors import ProtectionError, QworkerError
 __all__ = ["cancel_chain"]
 
 #: Walks through the queues: a step that moves may be missed by one.
-_WALKS: Final = 2
+_WALKS: Final = 5
+#: Tries to delete a step that was found: it may be received, or given back, meanwhile.
+_TRIES: Final = 2
 #: Shards that are searched, or looked at, in one trip: a reply of a search may have 1 MiB, one of a look has 1 KiB.
 _SEARCHED: Final = 64
 _LOOKED_AT: Final = 250
@@ -52,11 +62,16 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
         whole = end.queue.sibling(name)
         whole.learn(parts)
         places |= {shard: whole.shard(n) for n, shard in enumerate(parts.names(name))}
-    seen = yield from _look_at(places)
+    #: What each place held when it was last searched; at first all are.
+    before: dict[str, Held | None] = {}
     for _ in range(_WALKS):
-        searched = [name for name in places if (state := seen[name]) is None or state.holds]
+        held = yield from _look_at(places)
+        moved = [name for name in places if name not in before or held[name] != before[name]]
+        searched = [name for name in moved if (state := held[name]) is None or state.holds]
+        if not moved:
+            break
         spots = yield from side_by_side(
-            (spot_of(places[name], seen[name], end) for name in searched), _SEARCHED
+            (spot_of(places[name], held[name], end) for name in searched), _SEARCHED
         )
         unread: QworkerError | None = None
         for name, spot in zip(searched, spots, strict=True):
@@ -64,16 +79,12 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
                 if not of_one_key(spot):
                     unread = unread or spot
             elif spot is not None:
-                answer = yield from _cancel_at(places[name], spot)
+                answer = yield from _cancel_at(places[name], end, spot)
                 if answer is not None:
                     return answer
         if unread is not None:
             raise unread
-        now = yield from _look_at(places)
-        places = {name: places[name] for name in places if now[name] != seen[name]}
-        seen = now
-        if not places:
-            break
+        before = held
     return None
 
 
@@ -86,7 +97,7 @@ def _cancel_step(shard: QueueRef, message: Stored) -> Plan[Cancellation | None]:
         yield from leave_tombstone(place, message_id)
     yield from leave_tombstone(shard, message.id)
     # The next step comes after its tombstone if this one is still there.
-    for _ in range(_WALKS):
+    for _ in range(_TRIES):
         if message.state != "unacked" and (yield from delete_waiting(shard, [message.id])):
             for name, message_id in (*after, (shard.keys.name, message.id)):
                 place = shard if name == shard.keys.name else shard.sibling(name)
@@ -125,21 +136,20 @@ def _look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
     }
 
 
-def _cancel_at(shard: QueueRef, spot: Spot) -> Plan[Cancellation | None]:
+def _cancel_at(shard: QueueRef, end: ChainEnd, spot: Spot) -> Plan[Cancellation | None]:
     """Cancel the step where it was found: its group of calls, its message, or what an outbox sends on."""
     if isinstance(spot, Stored):
         return (yield from _cancel_step(shard, spot))
     if isinstance(spot, Gathered):
-        done = yield from cancel_calls(shard, spot.group)
-        if done is None:
-            return None
-        return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED
+        return (yield from cancel_open_group(shard, spot.group))
     # It arrives now; if its queue does not take it, it is dropped when it does.
     with suppress(QworkerError):
         yield from relay(shard.namespace, shard.keys)
-    place = shard.sibling(spot.destination)
-    arrived, _ = yield from find(place, spot.message_id)
-    if arrived is not None:
-        return (yield from _cancel_step(place, arrived))
-    yield from leave_tombstone(place, spot.message_id)
-    return Cancellation.CANCELLED
+    waiting = yield from on_its_way(shard, end)
+    if waiting is not None:
+        yield from leave_tombstone(shard.sibling(waiting.destination), waiting.message_id)
+        return Cancellation.CANCELLED
+    if spot.message_id == end.id:
+        return None  # `cancel` of that message says what became of it
+    arrived, _ = yield from find(place := shard.sibling(spot.destination), spot.message_id)
+    return None if arrived is None else (yield from _cancel_step(place, arrived))

@@ -18,7 +18,7 @@ from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
 from qworker.wire.calls import callback_flag
 
-__all__ = ["ChainEnd", "Gathered", "Held", "OnItsWay", "Spot", "held_by", "spot_of"]
+__all__ = ["ChainEnd", "Gathered", "Held", "OnItsWay", "Spot", "held_by", "on_its_way", "spot_of"]
 
 #: The id of a later step: that of the first one, which its sender has drawn, and a number.
 _STEP: Final = re.compile(r"([0-9a-z]{20})-([1-9]\d{0,4})")
@@ -113,11 +113,12 @@ def spot_of(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[Spot | No
         if cursor == END:
             break
     if held is None or held.outboxes:
-        return (yield from _on_its_way(shard, end))
+        return (yield from on_its_way(shard, end))
     return None
 
 
-def _on_its_way(shard: QueueRef, end: ChainEnd) -> Plan[OnItsWay | None]:
+def on_its_way(shard: QueueRef, end: ChainEnd) -> Plan[OnItsWay | None]:
+    """Find a step of a chain, or its end, in the outboxes of a shard."""
     for name in (yield destinations(shard.keys)):
         start = "-"
         while start:

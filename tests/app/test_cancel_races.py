@@ -1,0 +1,152 @@
+"""A cancel whose work goes on at any moment of it: what it answers is what becomes of the chain or group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+
+from qworker import Cancellation, Failure, Handle, QWorker, TaskEndedError, chain, group
+from qworker.client.cancelling import cancel
+from qworker.client.plan import Plan
+from qworker.client.relay import relay
+from qworker.errors import ResultTimeoutError, ResultUnknownError
+from qworker.testing import drain
+
+#: No step of a plan has this number.
+NEVER = -1
+
+
+class Tasks:
+    """Two tasks of two queues, and callbacks of a third."""
+
+    def __init__(self, app: QWorker) -> None:
+        self.app = app
+
+        @app.task(queue="a", result="1h")
+        def one(number: int) -> int:
+            return number + 1
+
+        @app.task(queue="b", result="1h")
+        def two(number: int) -> int:
+            return number + 2
+
+        @app.task(queue="c", result="1h")
+        def joined(values: list[int | Failure]) -> int:
+            return len(values)
+
+        @app.task(queue="c", result="1h")
+        def fastest(value: int) -> int:
+            return value
+
+        self.one, self.two, self.joined, self.fastest = one, two, joined, fastest
+
+
+Start = Callable[[Tasks], Handle[Any]]
+
+
+def a_chain(tasks: Tasks) -> Handle[Any]:
+    """Wait at the first step."""
+    one, two = tasks.one, tasks.two
+    return chain(one.call(0), two.then(), one.then(), two.then()).start()
+
+
+def on_its_way(tasks: Tasks, *more: Any) -> Handle[Any]:
+    """Wait in an outbox, for a queue that took nothing and takes messages now."""
+    handle = chain(tasks.one.call(0), tasks.two.then(), *more).start()
+    tasks.app.queue("b").pause("in")
+    drain(tasks.app, queues=["a"])
+    tasks.app.queue("b").resume()
+    return handle
+
+
+def a_step_on_its_way(tasks: Tasks) -> Handle[Any]:
+    """Wait with a step in the outbox."""
+    return on_its_way(tasks, tasks.one.then())
+
+
+def an_end_on_its_way(tasks: Tasks) -> Handle[Any]:
+    """Wait with the last step there."""
+    return on_its_way(tasks)
+
+
+def a_group(tasks: Tasks) -> Handle[Any]:
+    """Wait for calls of two queues."""
+    return group([tasks.one.call(0), tasks.two.call(0)]).then(tasks.joined).start()
+
+
+def a_race(tasks: Tasks) -> Handle[Any]:
+    """Wait for the first of two calls."""
+    calls = [tasks.one.call(0), tasks.two.call(0)]
+    return group(calls, policy="first").then(tasks.fastest).start()
+
+
+def a_group_in_a_chain(tasks: Tasks) -> Handle[Any]:
+    """Wait before the group."""
+    parts = group([tasks.one.then(), tasks.two.then()]).then(tasks.joined)
+    return chain(tasks.one.call(0), parts, tasks.two.then()).start()
+
+
+def work_off(app: QWorker, handle: Handle[Any]) -> str:
+    """Run and relay until it has ended; returns how."""
+    for _ in range(8):
+        for name in app.queues():
+            queue = app.queue(name)
+            queue.client.run(relay(app.namespace, queue.ref.keys))
+        drain(app)
+        try:
+            handle.result(0)
+        except TaskEndedError as error:
+            return error.state
+        except (ResultTimeoutError, ResultUnknownError):
+            continue
+        else:
+            return "ok"
+    return "waits"
+
+
+def interrupted(plan: Plan[Any], at: int, happens: Callable[[], object]) -> Plan[tuple[Any, int]]:
+    """Let something happen before the step `at` of a plan; returns its result and the number of its steps."""
+    steps, reply = 0, None
+    try:
+        step = next(plan)
+        while True:
+            if steps == at:
+                happens()
+            steps += 1
+            reply = yield step
+            step = plan.send(reply)
+    except StopIteration as end:
+        return end.value, steps
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "start",
+    [a_chain, a_step_on_its_way, an_end_on_its_way, a_group, a_race, a_group_in_a_chain],
+)
+def test_the_answer_is_what_happens(store_url: str, namespace: str, start: Start) -> None:
+    """At each step of the cancel, once: all of the work is done just before it."""
+    answers: set[Cancellation] = set()
+    with closing(QWorker(namespace, url=store_url)) as app:
+        tasks = Tasks(app)
+
+        def cancelled(at: int) -> int:
+            handle = start(tasks)
+            plan = cancel(app.queue(handle.queue).ref, handle.id)
+            done = partial(work_off, app, handle)
+            answer, steps = app.client.run(interrupted(plan, at, done))
+            assert (answer, done()) in {
+                (Cancellation.CANCELLED, "cancelled"),
+                (Cancellation.ENDED, "ok"),
+            }, f"step {at} of {steps}"
+            answers.add(answer)
+            return steps
+
+        for at in range(cancelled(NEVER)):
+            cancelled(at)
+    assert answers == {Cancellation.CANCELLED, Cancellation.ENDED}
