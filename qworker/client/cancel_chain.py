@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -79,7 +79,7 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
                 if not of_one_key(spot):
                     unread = unread or spot
             elif spot is not None:
-                answer = yield from _cancel_at(places[name], end, spot)
+                answer = yield from _cancel_at(places[name], end, spot, places)
                 if answer is not None:
                     return answer
         if unread is not None:
@@ -88,9 +88,15 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
     return None
 
 
-def _cancel_step(shard: QueueRef, message: Stored) -> Plan[Cancellation | None]:
-    """Cancel a step that was found; None if the chain is past it meanwhile."""
-    after = [*_first_messages(steps_after(message.body))]
+def _cancel_step(
+    shard: QueueRef, end: ChainEnd, message: Stored, places: Iterable[str]
+) -> Plan[Cancellation | None]:
+    """Cancel a step that was found; None if the chain is past it meanwhile. `places`: where its steps may be."""
+    if message.closed:
+        # Without its key nothing tells which queue is next.
+        after = [*((name, end.after(message.id)) for name in places), (end.queue.keys.name, end.id)]
+    else:
+        after = [*_first_messages(steps_after(message.body))]
     for name, message_id in after:
         # A step in the same queue is stored where the one before it is.
         place = shard if name == shard.keys.name else shard.sibling(name)
@@ -136,10 +142,12 @@ def _look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
     }
 
 
-def _cancel_at(shard: QueueRef, end: ChainEnd, spot: Spot) -> Plan[Cancellation | None]:
+def _cancel_at(
+    shard: QueueRef, end: ChainEnd, spot: Spot, places: Iterable[str]
+) -> Plan[Cancellation | None]:
     """Cancel the step where it was found: its group of calls, its message, or what an outbox sends on."""
     if isinstance(spot, Stored):
-        return (yield from _cancel_step(shard, spot))
+        return (yield from _cancel_step(shard, end, spot, places))
     if isinstance(spot, Gathered):
         return (yield from cancel_open_group(shard, spot.group))
     # It arrives now; if its queue does not take it, it is dropped when it does.
@@ -152,4 +160,4 @@ def _cancel_at(shard: QueueRef, end: ChainEnd, spot: Spot) -> Plan[Cancellation 
     if spot.message_id == end.id:
         return None  # `cancel` of that message says what became of it
     arrived, _ = yield from find(place := shard.sibling(spot.destination), spot.message_id)
-    return None if arrived is None else (yield from _cancel_step(place, arrived))
+    return None if arrived is None else (yield from _cancel_step(place, end, arrived, places))

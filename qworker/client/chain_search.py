@@ -40,6 +40,11 @@ class ChainEnd:
         match = _STEP.fullmatch(message_id)
         return None if match is None else cls(queue, message_id, match[1], int(match[2]))
 
+    def after(self, message_id: str) -> str:
+        """The id of the step after one of these, or of its callback if it is a group of calls."""
+        at = self.before.index(message_id)
+        return self.before[at + 1] if at + 1 < len(self.before) else self.id
+
     def has(self, message: Stored) -> bool:
         """Whether a message is a step of this chain: its id says so, and its header, which names the end."""
         return message.id in self._known and self.is_end_of(message.flags.get("j", ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.relay import relay
 from qworker.testing import drain
+from qworker.wire.keyring import Keyring
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import DEADLINE_S, redis_of, running, until
 from tests.consumer.test_cancel import ended_as, heartbeat, in_async_code
@@ -334,3 +336,26 @@ def test_a_step_in_a_shard_of_another_queue_is_found(app: QWorker, cancel: Cance
         ended_as(handle, "cancelled")
     assert steps.ran == []
     assert steps.left() == (0, [])
+
+
+@pytest.mark.parametrize("state", ["waits", "runs"])
+def test_a_chain_is_cancelled_without_the_keys_of_its_messages(
+    namespace: str, store_url: str, state: str
+) -> None:
+    """By an operator who cannot read which queue is next: whatever finishes, no later step runs."""
+    keys = Keyring(signing={"s": b"s" * 32}, encryption={"e": b"e" * 32})
+    with (
+        closing(QWorker(namespace, url=store_url, keys=keys)) as app,
+        closing(QWorker(namespace, url=store_url)) as bare,
+    ):
+        steps = Steps(app, "a", "b", "c")
+        app.queue("b").create()
+        handle = steps.start()
+        received = [steps.receive(0)] if state == "runs" else []
+        answer = bare.queue("c").cancel(handle.id)
+        assert answer is Cancellation.CANCELLING if received else Cancellation.CANCELLED
+        for message in received:
+            app.queue("a").complete(message, 1)
+        work_off(app)
+        ended_as(handle, "cancelled")
+        assert steps.ran == []
