@@ -732,9 +732,10 @@ end
 local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
 local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
 
--- Whether another lease of this call may be put behind as many messages as the first.
+-- Whether another lease may be put back by this call: few messages were passed so far, which are all written again.
+local FEW_PASSED = 300
 local function may_pass()
-  return passable >= MOST_PASSED and passable_bytes >= MAX_PASSED_BYTES
+  return passable > 2 * MOST_PASSED - FEW_PASSED and passable_bytes >= MAX_PASSED_BYTES
 end
 
 -- Put items, whose old places are `order`, at the head of a list of ready. `later`: everything else that this call returns

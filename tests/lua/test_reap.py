@@ -47,6 +47,32 @@ def test_messages_that_came_back_before_count_three_times(
     assert (done.leases, done.messages, done.left) == (leases, 100 * leases, 4 - leases)
 
 
+@pytest.mark.parametrize(("earlier", "leases"), [(300, 1), (299, 2)])
+def test_a_call_ends_when_it_has_passed_many_messages(
+    engine_drive: Drive, earlier: int, leases: int
+) -> None:
+    """Messages at the head that the returned ones go behind are written again."""
+    drive = engine_drive
+    leased(drive, "L1", own("a1"), own("a2"))
+    leased(drive, "L2", own("b1"), own("b2"))
+    head = [own(f"h{n}", NOW - 10, 1, back_ms=NOW - 5) for n in range(earlier)]
+    drive.redis.rpush(drive.keys.ready[0], *head)
+    done = reaped(drive, "L1", "L2")
+    assert (done.leases, done.left) == (leases, 2 - leases)
+    ids = [item.split()[1] for item in drive.state()["ready"][earlier:]]
+    assert ids == ["a1", "a2", "b1", "b2"][: 2 * leases]
+
+
+def test_a_call_takes_fifty_leases_of_one_message(engine_drive: Drive) -> None:
+    """Each costs as much as several messages of one lease."""
+    drive = engine_drive
+    names = [f"L{n}" for n in range(60)]
+    for name in names:
+        leased(drive, name, own(name))
+    done = reaped(drive, *names)
+    assert (done.leases, done.suspects, done.left) == (50, 50, 10)
+
+
 # -- who is to blame ------------------------------------------------------------------------------
 
 

@@ -108,7 +108,8 @@ function turns.take_each(it, batch, count, most_bytes, now)
       if number > 0 and bytes > most_bytes then return turns.take_each(it, batch, number, most_bytes, now) end
       number = number + 1
       items[number] = item
-      if find(item, ' x=', 1, true) or find(item, ' u=', 1, true) then
+      local searched = #item < 4096 and item or header(item) -- see lib/turns.lua
+      if find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
         local head = header(item)
         if over(head, now) then return nil end
         started[#started + 1] = head

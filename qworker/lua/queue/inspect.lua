@@ -57,8 +57,9 @@ local SEATS_FROM, SEATS, HEADS = 4503599627370496, 2147483648, 32
 local grouped = has_groups and delays > 0 and redis.call('ZCOUNT', delayed, text(SEATS_FROM), '(' .. text(MAX_MS)) or 0
 local from = SEATS_FROM
 for _ = 1, math.min(grouped, HEADS) do
+  if bytes >= MAX_BYTES then break end
   local first = redis.call('ZRANGE', delayed, text(from), '(' .. text(MAX_MS), 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
-  if not first[1] or bytes >= MAX_BYTES then break end
+  if not first[1] then break end
   look_at(first[1])
   -- The seats of the next group.
   from = SEATS_FROM + (math.floor((tonumber(first[2]) - SEATS_FROM) / SEATS) + 1) * SEATS

@@ -7,9 +7,9 @@
 -- ARGV[3]    only             may be left out, or '': all; lone: leases of a single message; several: the others, latest
 --                             first, so that messages return to the head in their old order; suspects need earliest first
 -- Returns {'OK', now ms, leases reaped, messages, dead, suspects, set aside, lateness ms of the latest lease,
---   left (candidates still overdue, because the call ended after 1 MiB, 300 messages, 100 if they had come back before, or
---   what may be passed at the head), {lease ids that are overdue and not of the asked kind}, degraded}, or
---   {'BROKEN', key, type} {'ARG', name}
+--   left (candidates still overdue, because the call ended after 1 MiB, 300 messages, or 100 that had come back before, or 50
+--   leases of one message, or behind 300 others at the head), {lease ids that are overdue and not of the asked kind},
+--   degraded}, or {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -33,7 +33,7 @@
 --- include lib/lease.lua
 --- include lib/grace.lua
 local MAX_BYTES, MAX_MESSAGES = 1048576, 300
-local SLOW = 3 -- a message that came back before takes as long as so many on their first delivery
+local SLOW = 3 -- a message that came back before takes as long as so many on their first delivery, and so does a lease
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(attributes.levels, true)
@@ -74,7 +74,7 @@ local function reap(key, id, deadline)
   if has_groups then groups().vacate_entries(id, entries) end
   redis.call('DEL', key)
   redis.call('ZREM', unacked, id)
-  reaped, messages = reaped + 1, messages + #entries
+  reaped, messages, weight = reaped + 1, messages + #entries, weight + SLOW
   lateness_ms = math.max(lateness_ms, now - deadline)
 end
 
