@@ -153,6 +153,11 @@ class Stand:
         commands = sum(stat["calls"] for name, stat in calls.items() if name != "cmdstat_info")
         return Spent(cpu_s(self._store.pid), stats["total_reads_processed"], commands)
 
+    def thread_s(self) -> float:
+        """Read the CPU seconds of the server's thread that runs commands; of all threads but on Linux."""
+        path = Path(f"/proc/{self._store.pid}/task/{self._store.pid}/schedstat")
+        return int(path.read_text().split()[0]) / 1e9 if path.exists() else cpu_s(self._store.pid)
+
     def about(self) -> str:
         """Name the server, its version and its allocator, which decides what a long queue costs."""
         allocator = self.redis.info("memory")["mem_allocator"]
