@@ -12,11 +12,12 @@ from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
+from qworker.pipeline.jobs.audit_result import iso
 from qworker.pipeline.jobs.carrying import needed_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import LIVES, lifecycles
 from qworker.pipeline.jobs.local import local_frame
-from qworker.pipeline.jobs.reading import audit_all
+from qworker.pipeline.jobs.reading import audit_all, audit_increment
 from qworker.pipeline.jobs.record import Seen, examine
 from qworker.pipeline.source.offsets import Position
 from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
@@ -395,3 +396,24 @@ def test_a_record_goes_on_where_the_last_audit_ended(spark):
         "fork": 2,
         "back": 6,
     }
+
+
+def test_a_journal_that_was_off_at_an_audit_is_off_until_the_next_one_reads_that_it_is_on(
+    spark, tmp_path
+):
+    """The mode is carried: the events that follow do not tell it."""
+    lake, journal = Lake(tmp_path / "lake"), Journal()
+    journal.write("a", "sent@0 delivered@1 acked@2")
+    journal.add(event="mode", reason="off", ts=at(10), message_id=None)
+    store(lake, journal)
+    further = Journal(number=journal.number)
+    further.add(event="mode", reason="all", ts=at(500), message_id=None)
+    further.write("b", "sent@510")
+    holes = []
+    for part in (None, further):
+        if part is not None:
+            store(lake, part)
+        result, _ = audit_increment(spark, lake=lake)
+        holes.append([(hole["why"], hole["from"], hole["until"]) for hole in result.holes])
+    off, on = iso(at(10)), iso(at(500))
+    assert holes == [[("journal off", off, None)], [("journal off", off, on)]]
