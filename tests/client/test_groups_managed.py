@@ -151,6 +151,7 @@ def test_a_removed_queue_frees_its_part_of_a_limit_over_several(app: QWorker) ->
     assert is_sound(app)
 
 
+@pytest.mark.slow
 def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> None:
     """Thousands of groups with a message each do not hide those with many, and these say what they wait for."""
     queue = app.queue("crowd")

@@ -102,6 +102,7 @@ class History:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed: int) -> None:
     """Members deleted, expired and large, of ordered groups, of parents, and beside messages without a group."""
