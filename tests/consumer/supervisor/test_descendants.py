@@ -166,22 +166,26 @@ def test_no_message_goes_to_a_child_that_a_copy_of_it_outlives(
     assert all(rest[2] <= (0 if way == "exec" else 2) for rest in lab.noted("left"))
 
 
+@pytest.mark.parametrize("after_s", [0.3, 3.0], ids=["soon", "when its wait is over"])
 def test_a_message_that_goes_to_a_dead_child_comes_back_without_blame(
-    app: QWorker, monkeypatch: pytest.MonkeyPatch
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
-    """What the wait of a dead child receives after its death is given back when that wait is over."""
-    monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper._WAITED_S", 0.2)
+    """What a call of a dead child receives after its death is given back soon, or when a wait is over."""
     board, keys = Board.create(1), QueueKeys(app.namespace, "default")
     lease_id = app.client.ids.lease_id()
     board.leases.enter(0, lease_id, 0, 30.0)
     keeper = LeaseKeeper(app.client)
+    times = [boot_time()]
+    name = "qworker.consumer.supervisor.leases.lease_keeper.boot_time"
+    monkeypatch.setattr(name, lambda: times[-1])
     keeper.settle_dead(board, [keys], Death(-9))
+    times.append(times[0] + after_s - 0.05)
+    keeper.release_late()
     app.queue("default").send(b"{}")
     assert len(app.client.execute(settle_receive(keys, lease_id, 1)).items) == 1
     keeper.release_late()
     assert app.queue("default").inspect().unacked == 1
-    late = boot_time() + 0.3
-    monkeypatch.setattr("qworker.consumer.supervisor.leases.lease_keeper.boot_time", lambda: late)
+    times.append(times[0] + after_s)
     keeper.release_late()
     assert history_of(app.queue("default")) == {
         "received": 1,

@@ -5,8 +5,8 @@ The messages of a child that dies go back at once, because its board says which 
 
 from __future__ import annotations
 
+import heapq
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,6 +52,8 @@ _SEEN_S: Final = 0.01
 _SETTLE_GIVE_UP_S: Final = 20.0
 #: A wait of a dead child is over after this time, even if its connection stays open: `waits._BLOCK_S` and a margin.
 _WAITED_S: Final = 3.0
+#: What a child had sent when it was killed has reached the server after this time, unless the network is slow.
+_SENT_S: Final = 0.3
 #: Messages that are read from a dead child's lease, beside those that it has not counted.
 _READ: Final = (Mark.DONE, Mark.RUNNING)
 
@@ -90,8 +92,8 @@ class LeaseKeeper(Heartbeats):
         self._unsettled: list[Callable[[], object]] = []
         self._note_fates = note_fates
         self._who = who
-        #: Leases that waits of dead children may still create, and when these waits are over.
-        self._pending: deque[tuple[float, QueueKeys, str]] = deque()
+        #: Leases that calls of dead children may still create, by when to look: a heap.
+        self._pending: list[tuple[float, str, QueueKeys]] = []
         self.stale = 0
 
     # -- recalling -----------------------------------------------------------------------------
@@ -140,8 +142,9 @@ class LeaseKeeper(Heartbeats):
             keys, uncounted = queues[lease.queue], board.tally.uncounted(lease.slot)
             fates += self._end(_EndedLease(keys, lease, uncounted, death, running, until))
             if lease.state is LeaseState.PENDING:
-                again = boot_time() + _WAITED_S
-                self._pending.append((again, queues[lease.queue], lease.lease_id))
+                for after_s in (_SENT_S, _WAITED_S):
+                    again = (boot_time() + after_s, lease.lease_id, keys)
+                    heapq.heappush(self._pending, again)
         self._note_fates(fates)
         log_fates(fates, death)
         return running
@@ -198,11 +201,12 @@ class LeaseKeeper(Heartbeats):
     def release_late(self) -> None:
         """Give back messages that came into leases of dead children after their death.
 
-        A process with a copy of a dead child's connection keeps its wait going, and so does a network that does not
-        tell the server: the next message goes to the dead child, and must be back before its lease runs out.
+        A server that is busy carries out a call after its sender was killed. A process with a copy of a dead child's
+        connection keeps its wait going, and so does a network that does not tell the server. Then the next message goes
+        to the dead child, and must be back before its lease runs out; until then it has a slot of its limits.
         """
         while self._pending and self._pending[0][0] <= boot_time():
-            _, keys, lease_id = self._pending.popleft()
+            _, lease_id, keys = heapq.heappop(self._pending)
             outcomes = Outcomes(lease_id)
             outcomes.release("*")
             if given_back := self._settle(keys, outcomes):
