@@ -17,6 +17,8 @@ from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.client.dead.groups import group_by_error
 from qworker.client.execute.sync import Client
 from qworker.client.inspect.peek import Inspection
+from qworker.client.manage.limit import Limit
+from qworker.client.manage.limit_load import LimitLoad
 from qworker.client.message import DeadLetter
 from qworker.client.namespace.workers import Reaper, Worker
 from qworker.errors import BrokenQueueError
@@ -60,6 +62,10 @@ _ERRORS: Final = (
     ("exports", "export_orders", "expired", "", 1),
 )  # fmt: skip
 
+_LIMITS: Final = (
+    ("webhooks", LimitLoad("partner-7", Limit(rate="10/s"), 1, 31, 2, 0, NOW_MS + 2_500)),
+    ("emails", LimitLoad("*", Limit(concurrency=8), 14, 1_284, 64, 3, None)),
+)
 #: Background, foreground, then the sixteen colours of a terminal.
 _DARK: Final = """
 181a1f cdd2da 282c34 f07178 98c379 e5c07b 4b78be c678dd 60bac6 abb2bf
@@ -95,12 +101,17 @@ class Scene(Top):
         self.dead.take(found, ("", self.dead.numbers()))
         self.tasks.paused = {"export_orders": NOW_MS - 5_400_000}
         self.tasks.update(self.scene)
+        self.limits.found = self.limits.found or _LIMITS
+        self.limits.update(self.scene)
         self.draw()
 
     def _read_dead(self) -> None:
         pass
 
     def _read_tasks(self) -> None:
+        pass
+
+    def _read_limits(self) -> None:
         pass
 
 
