@@ -132,11 +132,11 @@ def test_a_message_whose_ring_died_with_a_child_is_started_at_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [12, 300])
+@pytest.mark.parametrize(("queues", "within_s"), [(12, 11.0), (300, 22.0)])
 def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
-    own_lab: Lab, queues: int
+    own_lab: Lab, queues: int, within_s: float
 ) -> None:
-    """Within visibility timeout and tick at most: no process is left that could ring again."""
+    """By a poll: no process is left that could ring again. An idle child polls all of many queues every 20 s."""
     lab = own_lab
     lab.app(QUEUES.format(word="def", queues=queues))
     hosts = [lab.start("--no-reaper", "--visibility", "10s") for _ in range(2)]
@@ -151,7 +151,7 @@ def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
     for pid in dead.pids():
         os.kill(pid, signal.SIGKILL)
     until(lambda: lab.noted("handled")[-1] == [LAST])
-    assert watch.passed_s() < 11.0
+    assert watch.passed_s() < within_s
 
 
 def _until_ready(worker: Worker) -> None:
