@@ -61,15 +61,14 @@ for _signum, _usual in {
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two processes per core, at most 16; without slow tests one per core, and one more.
+    """Two processes per core, at most 16; without slow tests three.
 
-    Slow tests wait for processes, servers and times two thirds of theirs. Four per core end no sooner, as two of the
-    processes run Spark, and tests of times fail on a machine that is that busy. Quick tests compute, and each further
-    process first collects all of them again.
+    All wait for much of their time, quick ones for servers near by, slow ones for processes and times. Of the latter
+    two processes run Spark, and tests of times fail on a machine that is too busy.
     """
     cores = os.cpu_count() or 1
     quick = "not slow" in config.option.markexpr
-    return min(cores + 1 if quick else cores * 2, 16)
+    return min(cores * (3 if quick else 2), 16)
 
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
