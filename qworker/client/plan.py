@@ -44,26 +44,20 @@ def run_plans(
     execute_each: Callable[[list[Command[Any]]], Sequence[Any]],
     plans: Sequence[Generator[Command[Any], Any, T]],
 ) -> list[T | QworkerError]:
-    """Execute plans of commands side by side, one command of each per step; returns their results or errors."""
-    outcomes: dict[int, T | QworkerError] = {}
-    replies: dict[int, Any] = dict.fromkeys(range(len(plans)))
-    while replies:
-        commands = {}
-        for index, reply in replies.items():
-            if isinstance(reply, QworkerError):
-                plans[index].close()
-                outcomes[index] = reply
-                continue
-            try:
-                commands[index] = plans[index].send(reply)
-            except StopIteration as end:
-                outcomes[index] = end.value
-        results = execute_each([*commands.values()]) if commands else ()
-        replies = dict(zip(commands, results, strict=True))
-    return [outcomes[index] for index in range(len(plans))]
+    """Perform plans `side_by_side`, all at a time, without a client to run them; returns their results or errors."""
+    steps = side_by_side(plans, len(plans))
+    answers: Any = None
+    try:
+        while True:
+            answers = execute_each([*steps.send(answers).commands])
+    except StopIteration as end:
+        outcomes: list[T | QworkerError] = end.value
+        return outcomes
 
 
-def side_by_side(plans: Iterable[Plan[T]], width: int) -> Plan[list[T | QworkerError]]:
+def side_by_side(
+    plans: Iterable[Plan[T]], width: int
+) -> Generator[Together, Any, list[T | QworkerError]]:
     """Perform plans of commands side by side, `width` of them at a time: each trip has one command of each.
 
     Returns the result or the error of each. Raises errors of commands inside their plans, which may continue.
