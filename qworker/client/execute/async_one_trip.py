@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -40,7 +41,8 @@ async def acall_each(
             await factory.alocate(commands[0].key, limit_s)
     results: dict[int, Any] = {}
     failed: dict[Address | None, ServerError] = {}
-    for address, indices in by_node(factory, commands).items():
+
+    async def ask(address: Address, indices: Sequence[int]) -> None:
         some = [(index, commands[index]) for index in indices]
         left_s = max(LEAST_S, min(limit_s, factory.reply_timeout_s))
         try:
@@ -51,10 +53,14 @@ async def acall_each(
             factory.failed(mapped, address)
             if time.monotonic() - began >= limit_s:
                 failed[address] = mapped
-        except BaseException:
-            # Cancelled between calls and replies: the next replies on these connections are not ours.
-            await connections.close()
-            raise
+
+    try:
+        # Side by side: a node that stands still must not keep the others from being asked.
+        await asyncio.gather(*(ask(*node) for node in by_node(factory, commands).items()))
+    except BaseException:
+        # Cancelled between calls and replies: the next replies on these connections are not ours.
+        await connections.close()
+        raise
     outcomes: list[Any | QworkerError] = []
     for index, command in enumerate(commands):
         if index in results:
