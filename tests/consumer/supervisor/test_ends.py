@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qworker.consumer.supervisor.processes.ends import NO_NEWS, await_end, news_of
+from qworker.consumer.supervisor.processes.ends import NO_PIDFD, await_end, open_pidfd
 
 LONG_S = 60.0
 
@@ -22,11 +22,11 @@ LONG_S = 60.0
 def child() -> Iterator[Any]:
     """A process that lives until its standard input ends, as a supervisor sees it."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        news = news_of(process.pid)
-        yield SimpleNamespace(process=process, news=news)
+        pidfd = open_pidfd(process.pid)
+        yield SimpleNamespace(process=process, pidfd=pidfd)
         process.kill()
-        if news != NO_NEWS:
-            os.close(news)
+        if pidfd != NO_PIDFD:
+            os.close(pidfd)
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system does not tell")
@@ -43,7 +43,7 @@ def test_a_wait_ends_with_the_first_child_that_ends() -> None:
 def test_a_wait_ends_after_its_time_while_all_live() -> None:
     """Whether or not the system tells, and without children."""
     with child() as lives:
-        for children in ([lives], [SimpleNamespace(news=NO_NEWS)], []):
+        for children in ([lives], [SimpleNamespace(pidfd=NO_PIDFD)], []):
             begun = time.monotonic()
             await_end(children, 0.05)
             assert time.monotonic() - begun >= 0.05
@@ -51,4 +51,4 @@ def test_a_wait_ends_after_its_time_while_all_live() -> None:
 
 def test_a_process_that_is_not_ours_has_no_news() -> None:
     """Nor where a container forbids to ask: the supervisor looks every 50 ms, as elsewhere."""
-    assert news_of(2**22 + 1) == NO_NEWS
+    assert open_pidfd(2**22 + 1) == NO_PIDFD

@@ -8,33 +8,33 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-__all__ = ["NO_NEWS", "await_end", "news_of"]
+__all__ = ["NO_PIDFD", "await_end", "open_pidfd"]
 
 #: The descriptor of a process whose end cannot be heard: outside of Linux, and where a container forbids it.
-NO_NEWS = -1
+NO_PIDFD = -1
 
 
 class _Child(Protocol):
     """The part of a child that is waited for."""
 
     @property
-    def news(self) -> int:
-        """What `news_of` has opened for it."""
+    def pidfd(self) -> int:
+        """What `open_pidfd` has opened for it."""
 
 
-def news_of(pid: int) -> int:
-    """Open a descriptor that is readable once a process of ours has ended; `NO_NEWS` without such a thing."""
+def open_pidfd(pid: int) -> int:
+    """Open a descriptor that is readable once a process of ours has ended; `NO_PIDFD` without such a thing."""
     if not hasattr(os, "pidfd_open"):
-        return NO_NEWS
+        return NO_PIDFD
     try:
         return os.pidfd_open(pid)
     except OSError:
-        return NO_NEWS
+        return NO_PIDFD
 
 
 def await_end(children: Iterable[_Child], seconds: float) -> None:
     """Wait until one of the children has ended, for so many seconds at most."""
-    descriptors = [child.news for child in children if child.news != NO_NEWS]
+    descriptors = [child.pidfd for child in children if child.pidfd != NO_PIDFD]
     if not descriptors:
         time.sleep(seconds)
         return

@@ -18,7 +18,7 @@ from qworker.consumer.board.states import ChildState
 from qworker.consumer.lifetime import command_of, environment_with
 from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
 from qworker.consumer.supervisor.processes.descendants import end_session, has_ended
-from qworker.consumer.supervisor.processes.ends import NO_NEWS, news_of
+from qworker.consumer.supervisor.processes.ends import NO_PIDFD, open_pidfd
 from qworker.consumer.supervisor.processes.stacks import ChildStacks
 from qworker.wire.keys import QueueKeys
 
@@ -74,7 +74,7 @@ class ChildProcess:
             theirs.close()
         self.stacks = ChildStacks(stacks, self.process, self.board, self._control)
         #: Readable once it has ended, see `ends`.
-        self.news = news_of(self.process.pid)
+        self.pidfd = open_pidfd(self.process.pid)
         self.started = time.monotonic()
         self.manifest: Manifest | None = None
         self.keys: tuple[QueueKeys, ...] = ()
@@ -225,9 +225,9 @@ class ChildProcess:
 
     def close(self) -> None:
         """Free the board, the stacks and the control socket of an ended child."""
-        if self.news != NO_NEWS:
-            os.close(self.news)
-            self.news = NO_NEWS
+        if self.pidfd != NO_PIDFD:
+            os.close(self.pidfd)
+            self.pidfd = NO_PIDFD
         self._control.close()
         self.board.close()
         self.stacks.close()
