@@ -85,10 +85,12 @@ def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Findi
 def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[Finding]:
     for name, error in inspected.items():
         if not isinstance(error, Inspection):
+            rings = error.key.endswith(":wake")
+            stopped = "workers leave it alone" if rings else "nothing is sent, received or reaped"
             yield Finding(
                 f"queue.{name}",
                 Status.PROBLEM,
-                f"broken: key {error.key} holds a {error.found}, so nothing is sent, received or reaped",
+                f"broken: key {error.key} holds a {error.found}, so {stopped}",
                 f"qworker fsck {name} --repair renames it, and gives waiting messages their turns"
                 if error.key.rpartition(":")[2] in _OF_GROUPS
                 else f"inspect that key; qworker fsck {name} --repair renames it. The rest of {name} is untouched",

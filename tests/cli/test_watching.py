@@ -445,6 +445,22 @@ def test_doctor_finds_problems_and_suggests_fixes(run, shop):
         assert bool(check["fix"]) == (check["status"] != "ok"), check
 
 
+@pytest.mark.bad_input("data found: a doorbell of another type")
+def test_doctor_says_who_leaves_a_queue_alone_whose_doorbell_is_broken(run, shop):
+    """Its workers: sends and acks go on, so it must not say that nothing does."""
+    shop.send("emails", 2)
+    (message,) = shop.queue("emails").receive(1)
+    shop.ask("DEL", shop.keys().wake)
+    shop.ask("SET", shop.keys().wake, "a stranger's")
+
+    found = findings_of(run("doctor", "--json"))["queue.emails"]
+
+    assert found["status"] == "problem"
+    assert found["text"].endswith("emails}:wake holds a string, so workers leave it alone")
+    shop.send("emails")
+    assert shop.queue("emails").ack(message) == [message]
+
+
 def leave_unknown(shop, place="emails", *, since_s=90):
     """Let a worker say that it does not know the tasks of what is ready."""
     (message,) = shop.queue(place).receive(1)
