@@ -162,7 +162,8 @@ def make_due(app: QWorker, queue: str = "default") -> None:
     """Move all delayed messages of a queue to ready, whenever they are due."""
     keys = QueueKeys(app.namespace, queue)
     with redis_of(app) as redis:
-        for item in redis.zrange(keys.delayed, 0, -1):
+        items: Any = redis.zrange(keys.delayed, 0, -1)
+        for item in items:
             redis.zadd(keys.delayed, {item: 1})
     app.client.execute(reap.promote(keys))
 

@@ -239,7 +239,7 @@ class Lab:
         """One of the queues."""
         return self.sender.queue(name)
 
-    def send(self, task: str, *args: object, queue: str = "default", **options: object) -> str:
+    def send(self, task: str, *args: object, queue: str = "default", **options: Any) -> str:
         """Send one call."""
         return self.queue(queue).send({"task": task, "args": list(args)}, **options)
 

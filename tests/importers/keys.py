@@ -26,7 +26,7 @@ def add_rsmq(
     ids = [f"{_base36(1_700_000_000_000_000 + at)}{'z' * 22}" for at in range(len(bodies))]
     pipe = client.pipeline()
     pipe.sadd("rsmq:QUEUES", queue)
-    fields = {"vt": 30, "delay": 0, "maxsize": 65536, **attributes}
+    fields: Any = {"vt": 30, "delay": 0, "maxsize": 65536, **attributes}
     pipe.hset(f"rsmq:{queue}:Q", mapping=fields)
     for name, body in zip(ids, bodies, strict=True):
         pipe.zadd(f"rsmq:{queue}", {name: visible_ms})
@@ -43,7 +43,7 @@ def add_rq(
     """Add a job to a queue of RQ; `parts` are its function and arguments."""
     function, *args = parts or ("shop.tasks.add",)
     plain = pickle.dumps((function, None, tuple(args), {}))
-    content = {"data": zlib.compress(plain) if data is None else data, **fields}
+    content: Any = {"data": zlib.compress(plain) if data is None else data, **fields}
     content.setdefault("created_at", "2031-05-04T01:02:03.000004Z")
     client.sadd("rq:queues", f"rq:queue:{queue}")
     client.hset(f"rq:job:{job}", mapping=content)

@@ -28,6 +28,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -147,7 +148,8 @@ class Node:
         return self._client
 
     def ask(self, *words: Any) -> Any:
-        return self.redis().execute_command(*words)
+        client: Any = self.redis()
+        return client.execute_command(*words)
 
     def info(self, section: str) -> dict[str, Any]:
         return self.redis().info(section)
@@ -171,7 +173,7 @@ class _Set:
         """Start a data node with an AOF; `announce` is the option for a port that others are to come to."""
         directory = self.directory / str(port)
         directory.mkdir()
-        settings = (
+        settings: tuple[str, ...] = (
             *("--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)),
             *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
             # Without it a replica waits 5 s for its first copy, and a master killed meanwhile is never replaced.
@@ -218,7 +220,7 @@ class Cluster(_Set):
         """Make one cluster of the nodes and wait until every replica follows its master."""
         half = len(self.nodes) // 2
         for number, node in enumerate(self.nodes):
-            until(lambda node=node: node.redis().ping(), what=f"{node} to answer")
+            until(partial(_answers, node), what=f"{node} to answer")
             node.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
             if number < half:
                 first, last = (SLOTS * at // half for at in (number, number + 1))
@@ -226,16 +228,16 @@ class Cluster(_Set):
         for node, bus in list(zip(self.nodes, self._buses, strict=True))[1:]:
             self.nodes[0].ask("CLUSTER", "MEET", "127.0.0.1", node.port, bus)
         for node in self.nodes:
-            until(lambda node=node: len(self._known(node)) == len(self.nodes), what="to meet")
+            until(partial(self._knows_all, node), what="to meet")
         for master, replica in zip(self.nodes[:half], self.nodes[half:], strict=True):
             identity = master.ask("CLUSTER", "MYID").decode()
-            until(lambda r=replica, i=identity: r.ask("CLUSTER", "REPLICATE", i), what="replicas")
+            until(partial(replica.ask, "CLUSTER", "REPLICATE", identity), what="replicas")
         self.wait_until_whole()
 
     def wait_until_whole(self) -> None:
         """Wait until all slots are served and every living replica is in step with its master."""
         for node in self.nodes:
-            until(lambda node=node: _cluster_ok(node), what=f"{node} to be in a whole cluster")
+            until(partial(_cluster_ok, node), what=f"{node} to be in a whole cluster")
         # Asked anew each time: one that was frozen may call itself a master until it hears of its successor.
         until(
             lambda: all(_in_step(master, 1) for master in self.masters()),
@@ -253,7 +255,8 @@ class Cluster(_Set):
     def master_of(self, key: str | int, other_than: Node | None = None) -> Node:
         """The master of a key's slot, or of a slot, as most others see it; waits for one."""
         slot = key if isinstance(key, int) else key_slot(key.encode())
-        return until(lambda: self._owner(slot, other_than), what=f"a master of slot {slot}")
+        owner: Node = until(lambda: self._owner(slot, other_than), what=f"a master of slot {slot}")
+        return owner
 
     def replica_of(self, master: Node) -> Node:
         """A replica that follows a master."""
@@ -305,6 +308,9 @@ class Cluster(_Set):
         value = next((node for node in self.nodes if node.port == port), None)
         return value if value is not other_than else None
 
+    def _knows_all(self, node: Node) -> bool:
+        return len(self._known(node)) == len(self.nodes)
+
     def _known(self, node: Node) -> list[Any]:
         lines = node.ask("CLUSTER", "NODES").decode().splitlines()
         return [line for line in lines if " connected" in line and "handshake" not in line]
@@ -327,7 +333,7 @@ class Trio(_Set):
         """Make replicas of two, wait for their first copy, and only then set the Sentinels on watch."""
         first = self.data[0]
         for node in self.data:
-            until(lambda node=node: node.redis().ping(), what=f"{node} to answer")
+            until(partial(_answers, node), what=f"{node} to answer")
         for node in self.data[1:]:
             node.ask("REPLICAOF", "127.0.0.1", first.port)
         until(lambda: _in_step(first, 2), what="two replicas")
@@ -345,7 +351,7 @@ class Trio(_Set):
             node = Node([self.binary, str(file), "--sentinel"], port, directory)
             self.sentinels.append(self._started(node))
         for node in self.sentinels:
-            until(lambda node=node: node.redis().ping(), what=f"{node} to answer")
+            until(partial(_answers, node), what=f"{node} to answer")
             # Look at each other more often than every 2 and 10 s.
             node.ask("SENTINEL", "DEBUG", "INFO-PERIOD", 500, "PUBLISH-PERIOD", 200)
         self.wait_until_whole()
@@ -353,7 +359,7 @@ class Trio(_Set):
     def wait_until_whole(self) -> None:
         """Wait until every Sentinel knows the others and two living replicas, and these are in step."""
         for node in self.sentinels:
-            until(lambda node=node: self._complete(node), what=f"{node} to see all nodes")
+            until(partial(self._complete, node), what=f"{node} to see all nodes")
         until(lambda: _in_step(self.master(), 2), what="both replicas")
 
     @property
@@ -366,7 +372,8 @@ class Trio(_Set):
 
     def wait_for_master(self, other_than: Node | None = None) -> Node:
         """Wait until the Sentinels name a (different) master that serves as one."""
-        return until(lambda: self._named(other_than), what="a master")
+        master: Node = until(lambda: self._named(other_than), what="a master")
+        return master
 
     def replicas(self) -> list[Node]:
         """The data nodes that are not the master."""
@@ -441,7 +448,8 @@ def client_of(url: str) -> Any:
     parsed = ServerURL.parse(url)
     if not parsed.clustered:
         return ConnectionFactory(url).redis()
-    nodes = [ClusterNode(node.host, node.port) for node in parsed.nodes]
+    make: Any = ClusterNode
+    nodes = [make(node.host, node.port) for node in parsed.nodes]
     return RedisCluster(startup_nodes=nodes, protocol=2, retry=Retry(NoBackoff(), 0))
 
 
@@ -455,6 +463,10 @@ def _in_step(master: Node, replicas: int) -> bool:
     info = master.info("replication")
     states = [info.get(f"slave{number}", {}).get("state") for number in range(replicas)]
     return states == ["online"] * replicas
+
+
+def _answers(node: Node) -> bool:
+    return bool(node.redis().ping())
 
 
 def _cluster_ok(node: Node) -> bool:
