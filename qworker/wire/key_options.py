@@ -18,7 +18,6 @@ import base64
 import binascii
 import os
 import stat
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +177,8 @@ def _document(path: Path) -> dict[str, Any]:
         raise InvalidOptionError(field, f"cannot be read: {error.strerror}", _FILE_FORM) from error
     if len(data) > _MAX_BYTES:
         raise InvalidOptionError(field, "is larger than 64 KiB", _FILE_FORM)
+    import tomllib  # here: most processes have no file
+
     try:
         return tomllib.loads(data.decode())
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
