@@ -139,20 +139,17 @@ def send(
 ) -> Command[Sent]:
     """Store up to `MAX_PER_CALL` messages in one atomic call, once for each (lane, sequence).
 
-    `delay_ms` and `ttl_ms` None take the queue's; `due_ms` is a time by the server's clock, instead of a delay. The
-    send is refused if the queue would hold more than `maxlen`. With `replicas` it waits up to `within_ms` until that
-    many have the messages (and `earlier`, ids of calls before it), or raises `NotReplicatedError`: all are stored. With
-    `fsync` it waits for the disks of the server and of that many replicas, or raises `NotSyncedError`. The reply raises
-    `QueueFullError`, `QueuePausedError`, `GhostSendError`, `BodyTooLargeError` or `BrokenQueueError` if nothing was
-    stored.
+    `delay_ms` and `ttl_ms` None take the queue's; `due_ms` is a time by the server's clock, instead of a delay. A queue
+    with `maxlen` messages refuses more. With `replicas` it waits up to `within_ms` for that many to have the messages
+    (and `earlier`, ids of calls before them), with `fsync` for their disks and the server's; after that it raises
+    `NotReplicatedError` or `NotSyncedError`, and all are stored. If nothing was stored, the reply raises
+    `QueueFullError`, `QueuePausedError`, `GhostSendError`, `BodyTooLargeError` or `BrokenQueueError`.
     """
     copies = Copies(replicas, within_ms, fsync)
 
     def decode(reply: Any) -> Sent:
         stored = reply[0] if copies else reply
-        fields = None
-        if not isinstance(stored, bytes):
-            fields = accepted(stored, keys.queue, lane, sequence)
+        fields = None if isinstance(stored, bytes) else accepted(stored, keys.queue, lane, sequence)
         sent = _sent([message.id for message in messages], stored, fields)
         if copies:
             copies.check(keys.queue, [*earlier, *sent.ids], reply[1])

@@ -91,9 +91,8 @@ class QueueKeys:
         self.wake = base + "wake"
         #: STREAM of dead letters.
         self.dead = base + "dead"
-        #: HASH of attributes.
+        #: HASH of attributes, HASH of counters.
         self.meta = base + "meta"
-        #: HASH of counters.
         self.stats = base + "stats"
         #: HASH lane → last sequence number and ms.
         self.producers = base + "producers"
@@ -113,8 +112,7 @@ class QueueKeys:
         self.out = base + "out"
         #: HASH mark of a message of another system → its id here, during an import.
         self.imported = base + "imported"
-        #: The state of groups (`lua/lib/groups.lua`): HASH group → its state, ZSET group → its turn, ZSET of groups of
-        #: parents, ZSET group → until when it waits, HASH delivered message → group, HASH group → its limits.
+        #: The state of groups, their turns, parents, waits, messages and limits (see `lua/lib/groups.lua`).
         self.groups = base + "groups"
         self.turns = base + "turns"
         self.children = base + "children"
@@ -123,7 +121,6 @@ class QueueKeys:
         self.limits = base + "limits"
         #: HASH per bulk write, which expires: the ledger of the rows stored (see `lua/lib/ledger.lua`).
         self.bulk_prefix = base + "bulk:"
-
         #: STRING per message that ended, which expires: how it ended (see `result`). Also a channel.
         self.result_prefix = base + "result:"
         #: STREAM per message, which expires: the entries of its feed. Also a channel.

@@ -24,7 +24,7 @@ from qworker.formats import count, size, span
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
-    from qworker.pipeline.report import Reported
+    from qworker.pipeline.report import Reported, Scope
 
 __all__ = ["command"]
 
@@ -76,15 +76,7 @@ def command(
 
     --json also prints its numbers.
     """
-    from qworker.pipeline.report import (
-        Reported,
-        Scope,
-        check_charts,
-        make_document,
-        render,
-        report_increment,
-    )
-    from qworker.pipeline.report.scope import DEFAULT_TARGET_MS
+    from qworker.pipeline.report import check_charts, render, report_increment
 
     check_charts()
     lake = reading.whole(incremental=incremental, restart=restart)
@@ -92,16 +84,8 @@ def command(
         raise InvalidOptionError(
             "--live", "is not for --incremental", "archive first, and leave one of them out"
         )
-    by_queue, default_ms = _parse(targets)
+    scope = _scope(session, reading, targets)
     _check_out(out)
-    scope = Scope(
-        namespace=session.namespace,
-        source=reading.words,
-        since=reading.since,
-        until=reading.until,
-        targets_ms=by_queue,
-        default_target_ms=DEFAULT_TARGET_MS if default_ms is None else default_ms,
-    )
     source = reading.source(session)
     running = spark()
     begun = time.monotonic()
@@ -109,14 +93,7 @@ def command(
         if lake is not None:
             done = report_increment(running, lake, scope, restart=restart, on_step=report)
         else:
-            document = make_document(
-                reading.events(running, source),
-                scope,
-                ends=reading.ends(),
-                earlier=reading.earlier(),
-                on_step=report,
-            )
-            done = Reported(document, reading.files(), document["data"]["rows"], None, None)
+            done = _report_once(running, reading, source, scope, report)
         document = done.document
         seconds = time.monotonic() - begun
         document["read"] = {
@@ -130,6 +107,41 @@ def command(
     _note_reading(done, reading)
     read = f"{count(done.events, 'event')}{done.read.words}, in {span(seconds)}"
     return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
+
+
+def _scope(session: Session, reading: Reading, targets: tuple[str, ...]) -> Scope:
+    from qworker.pipeline.report import Scope
+    from qworker.pipeline.report.scope import DEFAULT_TARGET_MS
+
+    by_queue, default_ms = _parse(targets)
+    return Scope(
+        namespace=session.namespace,
+        source=reading.words,
+        since=reading.since,
+        until=reading.until,
+        targets_ms=by_queue,
+        default_target_ms=DEFAULT_TARGET_MS if default_ms is None else default_ms,
+    )
+
+
+def _report_once(
+    spark: Any,
+    reading: Reading,
+    source: dict[str, str] | None,
+    scope: Scope,
+    on_step: Callable[[str], None],
+) -> Reported:
+    """Report on the events that were chosen, without a state for the next report."""
+    from qworker.pipeline.report import Reported, make_document
+
+    document = make_document(
+        reading.events(spark, source),
+        scope,
+        ends=reading.ends(),
+        earlier=reading.earlier(),
+        on_step=on_step,
+    )
+    return Reported(document, reading.files(), document["data"]["rows"], None, None)
 
 
 def _check_out(out: Path) -> None:

@@ -117,13 +117,7 @@ def assemble(
         connection,
         make_doorbells(queues, partial(connect, 0.0), clustered=factory.clustered),
         ids,
-        FetchOptions(
-            slots=sum(executor.slots for executor in executors),
-            takes_suspects=config.takes_suspects,
-            weighted=bool(config.weights),
-            visibility_ms=config.visibility_ms,
-            clustered=factory.clustered,
-        ),
+        _fetch_options(executors, config, clustered=factory.clustered),
     )
     ack_first = AckFirst(runner, fetcher, ack_buffer, connection, stats)
     return Broker(
@@ -136,6 +130,18 @@ def assemble(
         notifier,
         stop,
         BrokerOptions(burst=config.burst, max_messages=config.max_messages),
+    )
+
+
+def _fetch_options(
+    executors: Sequence[Executor], config: ChildConfig, *, clustered: bool
+) -> FetchOptions:
+    return FetchOptions(
+        slots=sum(executor.slots for executor in executors),
+        takes_suspects=config.takes_suspects,
+        weighted=bool(config.weights),
+        visibility_ms=config.visibility_ms,
+        clustered=clustered,
     )
 
 

@@ -29,14 +29,14 @@ once.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs import composition_verdicts
-from qworker.pipeline.jobs.audit_result import HOLES, SAMPLES, AuditResult, iso
+from qworker.pipeline.jobs.audit_counts import Counts, take_samples
+from qworker.pipeline.jobs.audit_result import HOLES, AuditResult, iso
 from qworker.pipeline.jobs.composition_verdicts import Compositions
 from qworker.pipeline.jobs.compositions import is_composed
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
@@ -44,7 +44,7 @@ from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, u
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES
 from qworker.pipeline.jobs.local import kept, together
 from qworker.pipeline.jobs.record import Record, Seen, examine
-from qworker.pipeline.jobs.verdicts import Snapshot, Window, judged, judged_apart, started_late
+from qworker.pipeline.jobs.verdicts import Snapshot, Window, judged, judged_apart
 from qworker.pipeline.source.offsets import Offsets
 
 if TYPE_CHECKING:
@@ -92,143 +92,115 @@ def audit(
     messages are lost; it gets those that count as lost or unsure (queue, shard, message_id). `suspects`: these, of an
     earlier snapshot: only they can be lost or unsure.
     """
-    from pyspark.sql import functions as F
-
     window = window or Window()
     record = examine(events, ends, earlier, seen)
-    events = record.events
     beside = (record, window, snapshot, suspects, seen)
-    # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
-    rows = kept(judged(*beside).select(*_JUDGED))
-    drop = [rows]
+    drop: list[DataFrame] = []
     try:
-        sums, ended, unheard, newest = _sums(rows)
-        if sums["again"]:
-            lives = kept(judged_apart(rows, *beside).select(*_JUDGED))
-            drop.append(lives)
-            rows = together(rows.where("not again"), lives)
-            sums, ended, unheard, newest = _sums(rows)
-        if again is not None and sums["lost"]:
+        rows, counts = _judge(beside, drop)
+        if again is not None and counts.found["lost"]:
             gone = kept(rows.where("lost or unsure").select(*KEYS).distinct())
             gone.count()
             for each in drop:
                 each.unpersist()
             return again(gone)
-        unheard |= {hole.queue for hole in record.unheard if window.reaches(hole)}
-        samples = {
-            name: _samples(rows.where(name), snapshot is not None)
-            for name in ("lost", "acked_twice", "unsure")
-            if sums[name]
-        }
-        if sums["open"] > sums["lost"]:
-            samples["open"] = _samples(
-                rows.where("state = 'open' and not lost"), snapshot is not None
-            )
-        late_starts = 0
-        if sums["delivered_late"]:
-            late = started_late(events, rows)
-            if late_starts := late.count():
-                samples["started_after_ack"] = _samples(
-                    rows.join(late, list(LIVES), "left_semi"), snapshot is not None
-                )
-        span = events.where("event not in ('gap', 'mode')").agg(
-            F.count(F.lit(1)).alias("events"),
-            F.min("ts").alias("first"),
-            F.max("ts").alias("last"),
-            F.max(is_composed()).alias("composed"),
-        )
-        read = span.collect()[0]
-        taken = None if snapshot is None else snapshot.taken
-        found = Compositions()
+        in_redis = snapshot is not None
+        samples, late_starts = take_samples(record.events, rows, counts, in_redis=in_redis)
+        read = _read(record.events)
+        composed = Compositions()
         if read["composed"]:
-            found = composition_verdicts.judge(record, window, taken=taken, seen=seen)
-            samples |= found.samples
-        holes = [hole for hole in record.holes if window.reaches(hole)]
-        if any(hole.why == GONE for hole in holes):
-            in_doubt = _shards(rows.where("unsure")) | found.in_doubt
-            holes = [h for h in holes if h.why != GONE or (h.queue, h.shard) in in_doubt]
-        on_judged(Judged(rows, record, found, newest))
+            taken = None if snapshot is None else snapshot.taken
+            composed = composition_verdicts.judge(record, window, taken=taken, seen=seen)
+        holes = _holes(record, window, rows, composed)
+        on_judged(Judged(rows, record, composed, counts.newest))
+        unheard = counts.unheard | {hole.queue for hole in record.unheard if window.reaches(hole)}
         return AuditResult(
             since=window.since,
             until=window.until,
             first_event=utc(read["first"]),
             last_event=utc(read["last"]),
             events=read["events"],
-            messages=sums["messages"],
-            ended=ended,
-            dead=sums["dead"],
-            redriven=sums["redriven"],
-            open=sums["open"] - sums["lost"],
-            in_redis=sums["in_redis"] if snapshot is not None else None,
-            lost=sums["lost"] if snapshot is not None else None,
-            acked_twice=sums["acked_twice"],
             started_after_ack=late_starts,
-            unsure=sums["unsure"],
-            duplicate_rows=sum(record.doubled.values()),
-            gaps=len(holes),
-            untold=sum(hole.why in UNKNOWN for hole in holes),
-            missing=sum(hole.missing or 0 for hole in holes if hole.why not in IN_RECORD),
-            steps=found.steps,
-            step_twice=found.step_twice,
-            groups=found.outcomes,
-            groups_begun=found.begun,
-            group_decided_twice=found.group_decided_twice,
-            group_undecided=found.group_undecided,
-            group_unsure=found.group_unsure,
-            holes=tuple(map(_shown, holes[:HOLES])),
-            doubled=tuple(
-                {"queue": queue, "shard": shard, "rows": number}
-                for (queue, shard), number in sorted(record.doubled.items())
-            ),
-            samples=samples,
+            samples={**samples, **composed.samples},
             unheard=tuple(sorted(unheard)),
+            **counts.fields(in_redis=in_redis),
+            **_record_fields(record, holes),
+            **_composed_fields(composed),
         )
     finally:
         for each in drop:
             each.unpersist()
 
 
-def _shards(rows: DataFrame) -> set[Shard]:
-    return {(row.queue, row.shard) for row in rows.select("queue", "shard").distinct().collect()}
+def _judge(
+    beside: tuple[Record, Window, Snapshot | None, DataFrame | None, Seen | None],
+    drop: list[DataFrame],
+) -> tuple[DataFrame, Counts]:
+    """Judge lifecycles, and count them; `drop` gets the frames that are kept until the audit ends."""
+    # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
+    rows = kept(judged(*beside).select(*_JUDGED))
+    drop.append(rows)
+    counts = Counts.of(rows)
+    if not counts.found["again"]:
+        return rows, counts
+    lives = kept(judged_apart(rows, *beside).select(*_JUDGED))
+    drop.append(lives)
+    rows = together(rows.where("not again"), lives)
+    return rows, Counts.of(rows)
 
 
-def _sums(
-    rows: DataFrame,
-) -> tuple[Counter[str], dict[str, int], set[str], datetime | None]:
-    """Count lifecycles by finding, ended ones by their end; list the queues without any event `sent`.
-
-    And the time of the last event of all.
-    """
+def _read(events: DataFrame) -> Any:
+    """Count the events of messages: events, first and last time, and whether any is of a run or a group of calls."""
     from pyspark.sql import functions as F
 
-    tests = {
-        "messages": "true",
-        "dead": "state = 'dead'",
-        "redriven": "redrives > 0",
-        "open": "state = 'open'",
-        "in_redis": "state = 'open' and stored is not null",
-        **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late", "again")},
-    }
-    end = F.when(F.col("state") == "ended", F.coalesce("end_event", "last_event"))
-    groups = (
-        rows.groupBy("queue", end.alias("end"))
-        .agg(
-            F.max("sent_seen").alias("heard"),
-            F.max("last_ts").alias("newest"),
-            *(F.count(F.when(F.expr(test), 1)).alias(name) for name, test in tests.items()),
-        )
-        .collect()
+    span = events.where("event not in ('gap', 'mode')").agg(
+        F.count(F.lit(1)).alias("events"),
+        F.min("ts").alias("first"),
+        F.max("ts").alias("last"),
+        F.max(is_composed()).alias("composed"),
     )
-    sums: Counter[str] = Counter()
-    ended: Counter[str] = Counter()
-    for row in groups:
-        sums.update({name: row[name] for name in tests})
-        if row.end is not None:
-            ended[row.end] += row.messages
-    heard = {row.queue for row in groups if row.heard}
-    times = [time for row in groups if (time := utc(row.newest)) is not None]
-    unheard = {row.queue for row in groups} - heard
-    return sums, dict(ended), unheard, max(times, default=None)
+    return span.collect()[0]
+
+
+def _holes(record: Record, window: Window, rows: DataFrame, composed: Compositions) -> list[Hole]:
+    """The holes that reach the window; a queue that is gone is one only if something of it is in doubt."""
+    holes = [hole for hole in record.holes if window.reaches(hole)]
+    if not any(hole.why == GONE for hole in holes):
+        return holes
+    in_doubt = _shards(rows.where("unsure")) | composed.in_doubt
+    return [hole for hole in holes if hole.why != GONE or (hole.queue, hole.shard) in in_doubt]
+
+
+def _record_fields(record: Record, holes: Sequence[Hole]) -> dict[str, Any]:
+    """The fields of a result that tell of the record."""
+    return {
+        "duplicate_rows": sum(record.doubled.values()),
+        "gaps": len(holes),
+        "untold": sum(hole.why in UNKNOWN for hole in holes),
+        "missing": sum(hole.missing or 0 for hole in holes if hole.why not in IN_RECORD),
+        "holes": tuple(map(_shown, holes[:HOLES])),
+        "doubled": tuple(
+            {"queue": queue, "shard": shard, "rows": number}
+            for (queue, shard), number in sorted(record.doubled.items())
+        ),
+    }
+
+
+def _composed_fields(composed: Compositions) -> dict[str, Any]:
+    """The fields of a result that tell of runs and groups of calls."""
+    return {
+        "steps": composed.steps,
+        "step_twice": composed.step_twice,
+        "groups": composed.outcomes,
+        "groups_begun": composed.begun,
+        "group_decided_twice": composed.group_decided_twice,
+        "group_undecided": composed.group_undecided,
+        "group_unsure": composed.group_unsure,
+    }
+
+
+def _shards(rows: DataFrame) -> set[Shard]:
+    return {(row.queue, row.shard) for row in rows.select("queue", "shard").distinct().collect()}
 
 
 def _shown(hole: Hole) -> dict[str, Any]:
@@ -243,22 +215,3 @@ def _shown(hole: Hole) -> dict[str, Any]:
         "until": iso(hole.until),
         "why": hole.why,
     }
-
-
-def _samples(rows: DataFrame, with_redis: bool) -> list[dict[str, Any]]:
-    names = ["queue", "message_id", "task", "sent_ts", "last_event", "last_ts", "acks", "attempts"]
-    sampled = rows.select(*names, "stored").orderBy("sent_ts", "message_id").limit(SAMPLES)
-    return [
-        {
-            "queue": row.queue,
-            "message_id": row.message_id,
-            "task": row.task,
-            "sent": iso(utc(row.sent_ts)),
-            "last_event": row.last_event,
-            "last": iso(utc(row.last_ts)),
-            "acks": row.acks,
-            "attempts": row.attempts,
-            **({"in_redis": row.stored} if with_redis else {}),
-        }
-        for row in sampled.collect()
-    ]

@@ -134,39 +134,11 @@ def _due(
     """
     from pyspark.sql import functions as F
 
-    of_calls = (
-        calls(events)
-        .join(waiting.select("group_id", "made_ts", "size"), ["group_id"])
-        .where("member < size and sent_ts >= made_ts")
-        .select(*events.columns)
-    )
-    rows = lifecycles(of_calls).join(F.broadcast(shards), ["queue", "shard"], "left")
-    ended = calls(rows).select(
-        "group_id",
-        "member",
-        F.col("state"),
-        (F.col("end_event") == "acked").alias("ok"),
-        "last_ts",
-        _hidden("last_ts").alias("hidden"),
-    )
-    # A group that is a call, and ended without its callback.
-    nested = calls(
-        groups(composed).where("outcome = 'failed'").withColumnRenamed("group_id", "message_id")
-    ).select(
-        "group_id",
-        "member",
-        F.lit("ended").alias("state"),
-        F.lit(False).alias("ok"),
-        F.col("decided_ts").alias("last_ts"),
-        F.lit(False).alias("hidden"),
-    )
-    is_ok, is_bad = (
-        F.expr("state = 'ended' and ok"),
-        F.expr("state = 'ended' and not coalesce(ok, false)"),
-    )
+    is_ok = F.expr("state = 'ended' and ok")
+    is_bad = F.expr("state = 'ended' and not coalesce(ok, false)")
     is_over = F.expr("state in ('ended', 'dead')")
     sums = (
-        together(ended, nested)
+        together(_ended_calls(events, waiting, shards), _failed_groups(composed))
         .groupBy("group_id")
         .agg(
             F.count_distinct("member").alias("heard"),
@@ -180,21 +152,62 @@ def _due(
             F.max(F.expr("state = 'dead' and hidden")).alias("taken_back"),
         )
     )
-    by_policy = (
-        F.when((F.col("policy") == "all") & (F.col("over") == F.col("size")), F.col("over_ts"))
-        .when((F.col("policy") == "successes") & F.col("bad_ts").isNotNull(), F.col("bad_ts"))
-        .when(
-            (F.col("policy") == "successes") & (F.col("succeeded") == F.col("size")),
-            F.col("over_ts"),
-        )
-        .when((F.col("policy") == "first") & F.col("ok_ts").isNotNull(), F.col("ok_ts"))
-        .when((F.col("policy") == "first") & (F.col("ended") == F.col("size")), F.col("over_ts"))
-    )
     return waiting.join(sums, ["group_id"]).select(
         "group_id",
         "heard",
-        by_policy.alias("must_ts"),
+        _decided_by_policy().alias("must_ts"),
         (F.col("ambiguous") | ((F.col("policy") == "all") & F.col("taken_back"))).alias("doubtful"),
+    )
+
+
+def _ended_calls(events: DataFrame, waiting: DataFrame, shards: DataFrame) -> DataFrame:
+    """The calls of waiting groups: group_id, member, state, ok BOOLEAN, last_ts, hidden BOOLEAN."""
+    from pyspark.sql import functions as F
+
+    of_calls = (
+        calls(events)
+        .join(waiting.select("group_id", "made_ts", "size"), ["group_id"])
+        .where("member < size and sent_ts >= made_ts")
+        .select(*events.columns)
+    )
+    rows = lifecycles(of_calls).join(F.broadcast(shards), ["queue", "shard"], "left")
+    return calls(rows).select(
+        "group_id",
+        "member",
+        F.col("state"),
+        (F.col("end_event") == "acked").alias("ok"),
+        "last_ts",
+        _hidden("last_ts").alias("hidden"),
+    )
+
+
+def _failed_groups(composed: DataFrame) -> DataFrame:
+    """The groups that are calls of other groups and ended without their callback: the columns of `_ended_calls`."""
+    from pyspark.sql import functions as F
+
+    return calls(
+        groups(composed).where("outcome = 'failed'").withColumnRenamed("group_id", "message_id")
+    ).select(
+        "group_id",
+        "member",
+        F.lit("ended").alias("state"),
+        F.lit(False).alias("ok"),
+        F.col("decided_ts").alias("last_ts"),
+        F.lit(False).alias("hidden"),
+    )
+
+
+def _decided_by_policy() -> Column:
+    """When the calls of a group, summed up, ended as its policy asks; null if they have not."""
+    from pyspark.sql import functions as F
+
+    policy, size = F.col("policy"), F.col("size")
+    return (
+        F.when((policy == "all") & (F.col("over") == size), F.col("over_ts"))
+        .when((policy == "successes") & F.col("bad_ts").isNotNull(), F.col("bad_ts"))
+        .when((policy == "successes") & (F.col("succeeded") == size), F.col("over_ts"))
+        .when((policy == "first") & F.col("ok_ts").isNotNull(), F.col("ok_ts"))
+        .when((policy == "first") & (F.col("ended") == size), F.col("over_ts"))
     )
 
 

@@ -88,50 +88,13 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    event, position = F.col("event"), order()
-    delivery = event.isin(*DELIVERED)
-    over = final_end() | (event == "dead")
-    # Without a header a message has the time of each event, and no event `sent`.
-    in_header = (event == "sent") | (F.col("sent_ts") != F.col("ts"))
-    chosen = ~F.col("message_id").rlike(_DRAWN_ID)
-    sending = F.when(in_header & chosen, F.col("sent_ts"))
     seen = (
         events.where(
             "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
         )
         .groupBy(*KEYS, life(apart).alias("life"))
         .agg(
-            F.min("sent_ts").alias("sent_ts"),
-            F.min("ready_ts").alias("ready_ts"),
-            F.max(F.when(event == "redriven", F.col("ts"))).alias("redriven_ts"),
-            F.max(event == "sent").alias("sent_seen"),
-            F.count(F.lit(1)).alias("events"),
-            F.count(F.when(event == "acked", 1)).alias("acks"),
-            F.count(F.when(final_end(), 1)).alias("ends"),
-            F.count(F.when(event == "dead", 1)).alias("deaths"),
-            F.count(F.when(event == "redriven", 1)).alias("redrives"),
-            F.min(F.when(event == "acked", position)).alias("first_ack"),
-            F.min(F.when(delivery, position)).alias("first_delivery"),
-            F.max(F.when(delivery, position)).alias("last_delivery"),
-            F.min(position).alias("first"),
-            F.min("ts").alias("first_ts"),
-            F.max(position).alias("last"),
-            F.min_by("event", position).alias("first_event"),
-            F.max_by("event", position).alias("last_event"),
-            F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
-            F.min(F.when(over, position)).alias("first_over"),
-            F.max(F.when(over, position)).alias("last_over"),
-            F.coalesce(F.min(sending) < F.max(sending), F.lit(False)).alias("again"),
-            F.max_by("reason", position).alias("last_reason"),
-            F.max_by("error_class", position).alias("last_error"),
-            F.max("ts").alias("last_ts"),
-            F.max("task").alias("task"),
-            F.max("attempt").alias("attempts"),
-            F.sum("run_ms").alias("run_ms"),
-            F.count(F.when((event == "step") & ~F.col("reason").startswith("!"), 1)).alias("steps"),
-            F.count(F.when((event == "released") & F.col("reason").isin(*PARKED), 1)).alias(
-                "parks"
-            ),
+            *_sums(),
         )
     )
     # A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.
@@ -144,3 +107,47 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
         .otherwise("open")
         .alias("state"),
     ).withColumn("redrives", F.col("redrives") - (F.col("first_event") == "redriven").cast("int"))
+
+
+def _sums() -> list[Column]:
+    """Make the columns of a lifecycle that sum up its events."""
+    from pyspark.sql import functions as F
+
+    event, position = F.col("event"), order()
+    delivery = event.isin(*DELIVERED)
+    over = final_end() | (event == "dead")
+    # Without a header a message has the time of each event, and no event `sent`.
+    in_header = (event == "sent") | (F.col("sent_ts") != F.col("ts"))
+    chosen = ~F.col("message_id").rlike(_DRAWN_ID)
+    sending = F.when(in_header & chosen, F.col("sent_ts"))
+    return [
+        F.min("sent_ts").alias("sent_ts"),
+        F.min("ready_ts").alias("ready_ts"),
+        F.max(F.when(event == "redriven", F.col("ts"))).alias("redriven_ts"),
+        F.max(event == "sent").alias("sent_seen"),
+        F.count(F.lit(1)).alias("events"),
+        F.count(F.when(event == "acked", 1)).alias("acks"),
+        F.count(F.when(final_end(), 1)).alias("ends"),
+        F.count(F.when(event == "dead", 1)).alias("deaths"),
+        F.count(F.when(event == "redriven", 1)).alias("redrives"),
+        F.min(F.when(event == "acked", position)).alias("first_ack"),
+        F.min(F.when(delivery, position)).alias("first_delivery"),
+        F.max(F.when(delivery, position)).alias("last_delivery"),
+        F.min(position).alias("first"),
+        F.min("ts").alias("first_ts"),
+        F.max(position).alias("last"),
+        F.min_by("event", position).alias("first_event"),
+        F.max_by("event", position).alias("last_event"),
+        F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
+        F.min(F.when(over, position)).alias("first_over"),
+        F.max(F.when(over, position)).alias("last_over"),
+        F.coalesce(F.min(sending) < F.max(sending), F.lit(False)).alias("again"),
+        F.max_by("reason", position).alias("last_reason"),
+        F.max_by("error_class", position).alias("last_error"),
+        F.max("ts").alias("last_ts"),
+        F.max("task").alias("task"),
+        F.max("attempt").alias("attempts"),
+        F.sum("run_ms").alias("run_ms"),
+        F.count(F.when((event == "step") & ~F.col("reason").startswith("!"), 1)).alias("steps"),
+        F.count(F.when((event == "released") & F.col("reason").isin(*PARKED), 1)).alias("parks"),
+    ]

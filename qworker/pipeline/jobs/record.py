@@ -8,8 +8,8 @@ Cost: two passes over a few columns; more only for epochs whose numbers do not a
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,6 @@ from qworker.pipeline.jobs.compositions import NOTHING_CARRIED, Carried
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.epochs import Epochs, Known, read_before
 from qworker.pipeline.jobs.holes import (
-    Gap,
     Hole,
     Shard,
     Span,
@@ -29,7 +28,8 @@ from qworker.pipeline.jobs.holes import (
 )
 from qworker.pipeline.jobs.local import together
 from qworker.pipeline.jobs.spans import Stretch, each_once, inside, read_spans, split
-from qworker.pipeline.source.offsets import Offsets
+from qworker.pipeline.jobs.special_rows import SpecialRows, forgotten
+from qworker.pipeline.source.offsets import Offsets, Position
 from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
@@ -85,37 +85,6 @@ class Record:
     archived: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Special:
-    """The rows that are of no message, by shard."""
-
-    gaps: Mapping[Shard, list[Gap]]
-    modes: Mapping[Shard, list[Any]]
-    back: Mapping[Shard, list[Gap]]
-    gone: Mapping[Shard, list[Gap]]
-
-    @classmethod
-    def of(cls, rows: Sequence[Any]) -> _Special:
-        gaps: dict[Shard, list[Gap]] = defaultdict(list)
-        modes: dict[Shard, list[Any]] = defaultdict(list)
-        back: dict[Shard, list[Gap]] = defaultdict(list)
-        gone: dict[Shard, list[Gap]] = defaultdict(list)
-        kinds = {"rolled back": back, "queue gone": gone}
-        for row in rows:
-            shard = (row.queue, row.shard)
-            if row.event == "mode":
-                modes[shard].append(row)
-                continue
-            gap = Gap.of(row)
-            kinds.get(gap.why, gaps)[shard].append(gap)
-        return cls(gaps, modes, back, gone)
-
-    def forget(self, ranges: Sequence[Stretch]) -> None:
-        """Leave out changes of the mode that were rolled back."""
-        for rows in self.modes.values():
-            rows[:] = [row for row in rows if not any(each.holds(row) for each in ranges)]
-
-
 def examine(
     events: DataFrame,
     ends: Offsets | None = None,
@@ -128,117 +97,167 @@ def examine(
     `seen`: what comes before `events`; the holes of the result are those of `events`.
     """
     events = _with_live(events)
+    special = _special_rows(events, seen)
+    carried = None if seen is None else _with_live(seen.events).where("event <> 'mode'")
+    archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
+    before = {} if seen is None else seen.begins
+    if special.back:
+        both = events if carried is None else together(events, carried)
+        ranges = forgotten(special.back, _in_order(read_spans(both), before, archived), before)
+        special.forget(ranges)
+        events = split(events, ranges)[1]
+        carried = None if carried is None else split(carried, ranges)[1]
+    before = read_before(before, special.back)
+    once = _once(events, before)
+    lasts = _times(once.spans, "until", max)
+    spans = _in_order(_with_seen(once.spans, before, seen), before, archived)
+    holes, order = [*once.reused], _Order.of(before)
+    for shard in {*spans, *special.gaps, *archived}:
+        of_shard, end = spans.get(shard, []), archived.get(shard)
+        epochs = Epochs(before.get(shard, ()), end)
+        order.add(shard, epochs, of_shard)
+        read = [epoch for epoch, stop in epochs.known if stop]
+        told = missing(shard, of_shard, special.gaps.get(shard, []), once.between, end, read)
+        holes += earlier.left(told, of_shard)
+    holes += _told(special, order, lasts, {} if seen is None else seen.lasts)
+    holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
+    last_modes = (rows[-1] for rows in special.modes.values() if rows)
+    return Record(
+        once.events if carried is None else together(once.events, carried),
+        once.events,
+        tuple(holes),
+        dict(once.doubled),
+        [row for row in last_modes if row.reason != "all"],
+        lasts,
+        _times(once.spans, "since", min),
+        tuple(hole for of_shard in once.spans.values() for hole in _unsure(of_shard)),
+        tuple(hole for shard, rows in special.modes.items() for hole in sends_unheard(shard, rows)),
+        order.begins,
+        order.present,
+        max(_times(once.spans, "stored_until", max).values(), default=None),
+    )
+
+
+def _special_rows(events: DataFrame, seen: Seen | None) -> SpecialRows:
+    """Collect the rows that are of no message, with the modes that were seen before."""
     columns = ("queue", "shard", "epoch", "number", "event", "ts", "reason", "live")
     rows = events.where("event in ('gap', 'mode')").select(*columns)
     if seen is not None:
         modes = _with_live(seen.events).where("event = 'mode'").select(*columns)
         rows = together(rows, modes)
-    special = _Special.of(rows.distinct().collect())
-    carried = None if seen is None else _with_live(seen.events).where("event <> 'mode'")
-    archived = {split_shard_name(name): position for name, position in (ends or {}).items()}
-    before = {} if seen is None else seen.begins
+    return SpecialRows.of(rows.distinct().collect())
 
-    def in_order(found: Mapping[Shard, list[Span]]) -> dict[Shard, list[Span]]:
-        return {
-            shard: Epochs(before.get(shard, ()), archived.get(shard)).sort(of_shard)
-            for shard, of_shard in found.items()
-        }
 
-    if special.back:
-        both = events if carried is None else together(events, carried)
-        ranges = _forgotten(special.back, in_order(read_spans(both)), before)
-        special.forget(ranges)
-        events = split(events, ranges)[1]
-        carried = None if carried is None else split(carried, ranges)[1]
+def _in_order(
+    spans: Mapping[Shard, list[Span]],
+    before: Mapping[Shard, Known],
+    archived: Mapping[Shard, Position],
+) -> dict[Shard, list[Span]]:
+    return {
+        shard: Epochs(before.get(shard, ()), archived.get(shard)).sort(of_shard)
+        for shard, of_shard in spans.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """Events without rows that are there again, and their spans.
+
+    `doubled`: shard → such rows; `reused`: numbers that different events have; `between`: see `inside`.
+    """
+
+    events: DataFrame
+    spans: Mapping[Shard, list[Span]]
+    doubled: Mapping[Shard, int]
+    reused: Sequence[Hole]
+    between: Mapping[tuple[str, int, int], Sequence[Any]]
+
+
+def _once(events: DataFrame, before: Mapping[Shard, Known]) -> _Once:
+    """Leave out rows that are there again, and count them."""
     spans = read_spans(events)
-    doubled: dict[Shard, int] = defaultdict(int)
-    before = read_before(before, special.back)
+    doubled: Counter[Shard] = Counter()
     if ranges := _again(before, spans):
         again, events = split(events, ranges)
         for row in again.groupBy("queue", "shard").count().collect():
             doubled[row.queue, row.shard] += row["count"]
         spans = read_spans(events)
-    holes: list[Hole] = []
+    reused: list[Hole] = []
     broken = [span for of_shard in spans.values() for span in of_shard if not span.whole]
     if broken:
         events, more, reused = each_once(events, broken)
-        for shard, number in more.items():
-            doubled[shard] += number
-        holes += reused
-    between = inside(events, broken)
-    lasts = {
-        shard: max(times)
+        doubled.update(more)
+    return _Once(events, spans, doubled, reused, inside(events, broken))
+
+
+def _times(
+    spans: Mapping[Shard, Sequence[Span]], name: str, choose: Callable[[list[datetime]], datetime]
+) -> dict[Shard, datetime]:
+    """Choose from the times of this name among the spans of each shard; leave out shards without any."""
+    found = {
+        shard: [time for span in of_shard if (time := getattr(span, name)) is not None]
         for shard, of_shard in spans.items()
-        if (times := [span.until for span in of_shard if span.until is not None])
     }
-    firsts = {
-        shard: min(times)
-        for shard, of_shard in spans.items()
-        if (times := [span.since for span in of_shard if span.since is not None])
-    }
-    reached = max(
-        (
-            span.stored_until
-            for of_shard in spans.values()
-            for span in of_shard
-            if span.stored_until is not None
-        ),
-        default=None,
-    )
-    unsure = tuple(hole for of_shard in spans.values() for hole in _unsure(of_shard))
+    return {shard: choose(times) for shard, times in found.items() if times}
+
+
+def _with_seen(
+    spans: Mapping[Shard, list[Span]], before: Mapping[Shard, Known], seen: Seen | None
+) -> dict[Shard, list[Span]]:
+    """Put the epochs that were seen, as spans, before those of their shard."""
+    found = dict(spans)
     for shard, known in before.items():
         assert seen is not None
         # Nothing of an epoch that begins was seen: what lies between is told with its first event.
         last = seen.lasts.get(shard, seen.at)
-        spans[shard] = [
+        found[shard] = [
             *(
                 Span(*shard, epoch, 0, 0, stop - 1, None, last, whole=True, stored=stop - 1)
                 for epoch, stop in known
                 if stop
             ),
-            *spans.get(shard, ()),
+            *found.get(shard, ()),
         ]
-    spans = in_order(spans)
-    begins, present, orders = dict(before), dict[Shard, int | None](), dict[Shard, list[int]]()
-    for shard in {*spans, *special.gaps, *archived}:
-        of_shard, end = spans.get(shard, []), archived.get(shard)
-        epochs = Epochs(before.get(shard, ()), end)
-        orders[shard] = epochs.all(of_shard)
-        begins[shard] = epochs.read(of_shard)
-        if len(epochs.all(of_shard)) > 1:
-            present[shard] = epochs.present(of_shard)
-        read = [epoch for epoch, stop in epochs.known if stop]
-        told = missing(shard, of_shard, special.gaps.get(shard, []), between, end, read)
-        holes += earlier.left(told, of_shard)
-    for shard, of_modes in special.modes.items():
-        places = {epoch: place for place, epoch in enumerate(orders.get(shard, ()))}
-        of_modes.sort(key=partial(_place, places))
-        holes += journal_off(shard, of_modes)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The epochs of each shard in their order. `begins`, `present`: see `Record`."""
+
+    begins: dict[Shard, Known]
+    present: dict[Shard, int | None] = field(default_factory=dict)
+    epochs: dict[Shard, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, before: Mapping[Shard, Known]) -> _Order:
+        return cls(dict(before))
+
+    def add(self, shard: Shard, epochs: Epochs, spans: Sequence[Span]) -> None:
+        self.epochs[shard] = epochs.all(spans)
+        self.begins[shard] = epochs.read(spans)
+        if len(self.epochs[shard]) > 1:
+            self.present[shard] = epochs.present(spans)
+
+
+def _told(
+    special: SpecialRows,
+    order: _Order,
+    lasts: Mapping[Shard, datetime],
+    earlier: Mapping[Shard, datetime],
+) -> list[Hole]:
+    """The holes that rows tell of: the journal was off, was rolled back, or is gone with its queue."""
+    holes: list[Hole] = []
+    for shard, modes in special.modes.items():
+        places = {epoch: place for place, epoch in enumerate(order.epochs.get(shard, ()))}
+        modes.sort(key=partial(_place, places))
+        holes += journal_off(shard, modes)
     for shard, gaps in special.back.items():
         holes += [gap.hole(shard, gap.ts) for gap in gaps]
     for shard, gaps in special.gone.items():
-        since = lasts.get(shard) or (None if seen is None else seen.lasts.get(shard))
+        since = lasts.get(shard) or earlier.get(shard)
         holes += [gap.hole(shard, since) for gap in gaps]
-    holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
-    last_modes = (rows[-1] for rows in special.modes.values() if rows)
-    return Record(
-        events if carried is None else together(events, carried),
-        events,
-        tuple(holes),
-        dict(doubled),
-        [row for row in last_modes if row.reason != "all"],
-        lasts,
-        firsts,
-        unsure,
-        tuple(
-            hole
-            for shard, of_modes in special.modes.items()
-            for hole in sends_unheard(shard, of_modes)
-        ),
-        begins,
-        present,
-        reached,
-    )
+    return holes
 
 
 def _place(places: Mapping[int, int], row: Any) -> tuple[int, int]:
@@ -271,28 +290,3 @@ def _again(before: Mapping[Shard, Known], spans: Mapping[Shard, Sequence[Span]])
         for span in spans.get(shard, ())
         if span.epoch == epoch and span.least < stop
     ]
-
-
-def _forgotten(
-    back: Mapping[Shard, Sequence[Gap]],
-    spans: Mapping[Shard, Sequence[Span]],
-    before: Mapping[Shard, Known],
-) -> list[Stretch]:
-    """The events that were rolled back: later in the journal than the fork, and written before that was noticed.
-
-    `spans`: in the order of the epochs; if the clock was set back, a later one may have a smaller number.
-    """
-    found = []
-    for shard, gaps in back.items():
-        epochs = [epoch for epoch, _ in before.get(shard, ())]
-        epochs += [span.epoch for span in spans.get(shard, ()) if span.epoch not in epochs]
-        for gap in gaps:
-            if gap.ts is None:
-                continue
-            if gap.epoch in epochs:
-                later = epochs[epochs.index(gap.epoch) + 1 :]
-            else:
-                later = [epoch for epoch in epochs if epoch > gap.epoch]
-            found.append(Stretch(*shard, gap.epoch, first=gap.number, until=gap.ts))
-            found += [Stretch(*shard, epoch, until=gap.ts) for epoch in later]
-    return found

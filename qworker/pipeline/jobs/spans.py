@@ -87,31 +87,34 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
             )
     spans: dict[Shard, list[Span]] = defaultdict(list)
     for row in rows:
-        expected = row.most - row.least + 1
-        whole = (
-            row.rows == expected
-            and int(row.total) == (row.least + row.most) * expected // 2
-            and row.squares == _squares(row.most + 1) - _squares(row.least)
-        )
-        spans[row.queue, row.shard].append(
-            Span(
-                row.queue,
-                row.shard,
-                row.epoch,
-                row.rows,
-                row.least,
-                row.most,
-                utc(row.since),
-                utc(row.until),
-                whole,
-                row.unsure and (row.unsure.number, utc(row.unsure.ts)),
-                row.stored,
-                utc(row.stored_until),
-            )
-        )
+        spans[row.queue, row.shard].append(_span(row))
     for of_shard in spans.values():
         of_shard.sort(key=lambda span: (span.since or datetime.min.replace(tzinfo=UTC), span.epoch))
     return spans
+
+
+def _span(row: Any) -> Span:
+    """Make a span of the sums of an epoch; it is whole if each number from the least to the most is there once."""
+    expected = row.most - row.least + 1
+    whole = (
+        row.rows == expected
+        and int(row.total) == (row.least + row.most) * expected // 2
+        and row.squares == _squares(row.most + 1) - _squares(row.least)
+    )
+    return Span(
+        row.queue,
+        row.shard,
+        row.epoch,
+        row.rows,
+        row.least,
+        row.most,
+        utc(row.since),
+        utc(row.until),
+        whole,
+        row.unsure and (row.unsure.number, utc(row.unsure.ts)),
+        row.stored,
+        utc(row.stored_until),
+    )
 
 
 def each_once(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -15,7 +15,7 @@ from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.record import Record, Seen
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = ["Snapshot", "Window", "judged", "judged_apart", "started_late"]
 
@@ -123,44 +123,13 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     It may be in every hole after its first event: events after that hole may be those of a late delivery. Or it may be
     in an event `unsure` after its first delivery: which is known only if deliveries were journalled.
     """
-    import pyarrow as pa
     from pyspark.sql import functions as F
 
     holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
     shards = {*record.present, *((hole.queue, hole.shard) for hole in (*holes, *record.unsure))}
     if not shards:
         return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
-
-    def of(shard: Shard, some: Iterable[Hole]) -> list[Hole]:
-        return [hole for hole in some if (hole.queue, hole.shard) == shard]
-
-    def places(some: Iterable[Hole]) -> list[dict[str, int]]:
-        return [{"epoch": hole.epoch, "number": hole.after} for hole in some]
-
-    position = pa.list_(pa.struct([("epoch", pa.int64()), ("number", pa.int64())]))
-    schema = pa.schema(
-        [
-            *(("queue", pa.string()), ("shard", pa.int32())),
-            *(("behind", position), ("until", pa.timestamp("us", tz="UTC")), ("unsure", position)),
-            *(("unheard", pa.bool_()), ("renewed", pa.bool_()), ("present", pa.int64())),
-        ]
-    )
-    known = local_frame(
-        rows.sparkSession,
-        [
-            (
-                *shard,
-                places(behind := of(shard, holes)),
-                max((hole.until or _NEVER for hole in behind), default=None),
-                places(of(shard, record.unsure)),
-                bool(of(shard, record.unheard)),
-                shard in record.present,
-                record.present.get(shard),
-            )
-            for shard in shards
-        ],
-        schema,
-    )
+    known = _shards(rows.sparkSession, shards, record, holes)
     # By position; and by time, for epochs that a clock set back has put in another order.
     # Its first events may be in a hole as well: it was sent before that.
     begun_ts = F.least("sent_ts", "first_ts")
@@ -187,6 +156,46 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
         )
         .drop("behind", "until", "unsure", "unheard", "renewed", "present")
     )
+
+
+def _shards(
+    spark: SparkSession, shards: Iterable[Shard], record: Record, holes: Sequence[Hole]
+) -> DataFrame:
+    """What the record lacks of each shard.
+
+    queue, shard · behind: the positions of its holes · until: the end of the last one · unsure: positions of events
+    `unsure` · unheard BOOLEAN: sends were not journalled · renewed BOOLEAN: it had other epochs · present: its epoch
+    now.
+    """
+    import pyarrow as pa
+
+    def of(shard: Shard, some: Iterable[Hole]) -> list[Hole]:
+        return [hole for hole in some if (hole.queue, hole.shard) == shard]
+
+    def places(some: Iterable[Hole]) -> list[dict[str, int]]:
+        return [{"epoch": hole.epoch, "number": hole.after} for hole in some]
+
+    position = pa.list_(pa.struct([("epoch", pa.int64()), ("number", pa.int64())]))
+    schema = pa.schema(
+        [
+            *(("queue", pa.string()), ("shard", pa.int32())),
+            *(("behind", position), ("until", pa.timestamp("us", tz="UTC")), ("unsure", position)),
+            *(("unheard", pa.bool_()), ("renewed", pa.bool_()), ("present", pa.int64())),
+        ]
+    )
+    rows = [
+        (
+            *shard,
+            places(behind := of(shard, holes)),
+            max((hole.until or _NEVER for hole in behind), default=None),
+            places(of(shard, record.unsure)),
+            bool(of(shard, record.unheard)),
+            shard in record.present,
+            record.present.get(shard),
+        )
+        for shard in shards
+    ]
+    return local_frame(spark, rows, schema)
 
 
 def started_late(events: DataFrame, rows: DataFrame) -> DataFrame:

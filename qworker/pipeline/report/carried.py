@@ -15,7 +15,7 @@ events that were counted do not count any more, because the journal was rolled b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -147,11 +147,7 @@ def _report(
     on_step("reading")
     assert lake.version is not None
     sizes = increment.sizes(lake) if last is None else last.sizes
-    seen = increment.seen(spark)
-    ends, earlier = reach(spark, lake, seen)
-    beside = 0 if seen is None else seen.rows
-    journal = read_events(spark, lake=lake, files=[*sizes], beside=beside)
-    record = examine(journal, ends, earlier, seen)
+    record = _record(spark, lake, increment, [*sizes])
     if last is not None:
         _check_fit(record)
     fresh = _real(record.fresh)
@@ -164,44 +160,44 @@ def _report(
         event_counts.count_events(fresh, new)
     on_step("messages")
     over, moving = Sums(new.width_s), Sums(new.width_s)
-    rows = message_counts.reported(lifecycles(_real(record.events)))
+    events_of_both = _real(record.events)
+    rows = message_counts.reported(lifecycles(events_of_both))
     try:
         newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
         moves = (F.col("state") != "ended") | recent(newest)
         messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
         message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("runs and groups of calls")
-        events_of_both = _real(record.events)
         open_groups, groups = runs_and_groups.count_groups(events_of_both, over, moving)
-        waiting = Waiting(
-            runs_and_groups.count_runs(messages, events_of_both, over, moving), open_groups
-        )
+        open_runs = runs_and_groups.count_runs(messages, events_of_both, over, moving)
         on_step("dead letters")
         dead = message_counts.dead_letters(rows)
         before = [] if last is None else [last.sums.wider(new.width_s)]
         total = over.plus(new, *before).bounded()
         holes = _merged(() if last is None else last.holes, record.holes)
+        waiting = Waiting(open_runs, open_groups)
         document = draw(total.plus(moving), dead, holes, scope, waiting)
         on_step("keeping the figures")
         figures = f"figures-{secrets.token_hex(8)}"
         _write(total, increment.root / figures)
+        more = _document(lake, scope, figures, total, holes)
         increment.keep(
-            messages.where("part = 1"),
-            record,
-            version=lake.version,
-            groups=groups,
-            more={
-                "format": _FORMAT,
-                "table": lake.table_id(),
-                "targets": _targets(scope),
-                "figures": figures,
-                "width_s": total.width_s,
-                "holes": [_stored(hole) for hole in holes],
-            },
+            messages.where("part = 1"), record, version=lake.version, groups=groups, more=more
         )
     finally:
         rows.unpersist()
     return Reported(document, FilesRead.of(sizes), events, increment.at, rebuilt)
+
+
+def _record(
+    spark: SparkSession, lake: Lake, increment: Increment, files: Sequence[Place]
+) -> Record:
+    """Examine these files of an archive beside what the last report carried."""
+    seen = increment.seen(spark)
+    ends, earlier = reach(spark, lake, seen)
+    beside = 0 if seen is None else seen.rows
+    journal = read_events(spark, lake=lake, files=files, beside=beside)
+    return examine(journal, ends, earlier, seen)
 
 
 def _real(events: DataFrame) -> DataFrame:
@@ -223,6 +219,20 @@ def _merged(before: Iterable[Hole], now: Iterable[Hole]) -> tuple[Hole, ...]:
         (hole.queue, hole.shard, hole.epoch, hole.after, hole.why): hole for hole in (*before, *now)
     }
     return tuple(found[key] for key in sorted(found))
+
+
+def _document(
+    lake: Lake, scope: Scope, figures: str, total: Sums, holes: Iterable[Hole]
+) -> dict[str, Any]:
+    """The state that `fitting` reads, but for the increment's own."""
+    return {
+        "format": _FORMAT,
+        "table": lake.table_id(),
+        "targets": _targets(scope),
+        "figures": figures,
+        "width_s": total.width_s,
+        "holes": [_stored(hole) for hole in holes],
+    }
 
 
 def _targets(scope: Scope) -> list[Any]:

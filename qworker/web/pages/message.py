@@ -21,6 +21,7 @@ from qworker.web.pages.queue import inspection_of, unknown
 from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
+    from qworker.client.execute.sync import Client
     from qworker.client.queue_ref import QueueRef
     from qworker.web.look import Look
     from qworker.wire.result import Outcome
@@ -48,10 +49,7 @@ def message(look: Look) -> Page:
     searched = _search_one(look, ref, message_id)
     stored = searched.found[0] if searched.found else None
     most = look.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
-    told = Life()
-    if inspection.journal_entries and len(message_id) <= 64:
-        sent_ms = stored.sent_ms if stored is not None else None
-        told = client.run(life(ref, message_id, most_bytes=most, sent_ms=sent_ms))
+    told = _life(client, ref, message_id, inspection, stored, most)
     task = stored.task if stored else next((one.task for one in told.events if one.task), "")
     outcome, closed = _outcome(look, ref, message_id)
     if (
@@ -97,6 +95,21 @@ def message(look: Look) -> Page:
         (name,),
         reads=True,
     )
+
+
+def _life(
+    client: Client,
+    ref: QueueRef,
+    message_id: str,
+    inspection: Inspection,
+    stored: Stored | None,
+    most_bytes: int,
+) -> Life:
+    """Read the events of a message, if its queue has a journal."""
+    if not inspection.journal_entries or len(message_id) > 64:
+        return Life()
+    sent_ms = stored.sent_ms if stored is not None else None
+    return client.run(life(ref, message_id, most_bytes=most_bytes, sent_ms=sent_ms))
 
 
 def _stored_fields(look: Look, stored: Stored | None, inspection: Inspection) -> dict[str, object]:

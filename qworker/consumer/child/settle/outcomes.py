@@ -77,16 +77,7 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
     elif kind == CANCELLED:
         outcomes.cancel(delivery.index, times=times)
     elif kind == PARKED:
-        parked = delivery.parked
-        assert parked is not None
-        outcomes.park(
-            delivery.index,
-            parked.delay_ms,
-            parked.name,
-            parked.signal,
-            keep_ms=parked.keep_ms,
-            times=times,
-        )
+        _park(outcomes, delivery, times)
     elif kind == LIMITED:
         outcomes.limit(delivery.index, delivery.delay_ms, times=times)
     elif kind in (RELEASED, DROPPED):
@@ -102,3 +93,17 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
         # Left to its deadline, or settled by the supervisor: there is nothing to send.
         lease.open -= 1
         lease.partly = True
+
+
+def _park(outcomes: Outcomes, delivery: Delivery, times: str) -> None:
+    """Let a run wait for a time, a signal or a group of calls."""
+    parked = delivery.parked
+    assert parked is not None
+    outcomes.park(
+        delivery.index,
+        parked.delay_ms,
+        parked.name,
+        parked.signal,
+        keep_ms=parked.keep_ms,
+        times=times,
+    )
