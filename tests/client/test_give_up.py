@@ -210,7 +210,7 @@ def test_a_connection_that_the_server_has_closed_leaves_no_call_in_doubt(namespa
         queue = app.queue("q")
         queue.send("before")
         kill()
-        (lane,) = queue.client._free
+        (lane,) = queue.client._lanes._free
         (server,) = lane.connections._servers.values()
         until(lambda: select.select([server.connection._sock], [], [], 0)[0])
         for call in (lambda: queue.send("x"), queue.pop, queue.inspect):

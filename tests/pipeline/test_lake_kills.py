@@ -18,9 +18,9 @@ import duckdb
 import pytest
 
 from qworker.pipeline.jobs.audit import Window
+from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.compact import vacuum
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import audit_all
 from tests.pipeline.redis_journals import ForgedJournal, line
 from tests.topologies.servers import client_of
 

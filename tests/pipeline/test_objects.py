@@ -15,11 +15,13 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
 from qworker.pipeline.jobs.archive import Archiver, read_archive
+from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.reading import audit_increment, server_options
-from qworker.pipeline.jobs.store import ObjectPath, S3Options, absent, one_line
+from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.jobs.s3_options import S3Options
+from qworker.pipeline.jobs.store import ObjectPath, absent, one_line
 from qworker.pipeline.report import report_increment
 from tests.pipeline.forging import EPOCH, Journal, store
 from tests.pipeline.object_store import Store, object_store

@@ -20,10 +20,11 @@ import pytest
 
 from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs.audit import Snapshot, audit
+from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import local_frame
-from qworker.pipeline.jobs.reading import audit_increment, ends_of, reach, read_events
+from qworker.pipeline.jobs.reading import ends_of, reach, read_events
 from qworker.pipeline.source.offsets import Position, dump
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
 from tests.pipeline.object_store import object_store

@@ -96,7 +96,7 @@ def show(session: Session, queue: str, over: str) -> Output:
 
     session.waits_once = True
 
-    from qworker.cli.limit import limit_documents, limits_of
+    from qworker.cli.limit.tables import limit_documents, limits_of
     from qworker.cli.queue.show import queue_document
     from qworker.client.inspect.rates import rates_between
     from qworker.config.kinds import DurationKind
@@ -124,7 +124,7 @@ def _text(
     rates: Mapping[str, float],
     limits: Mapping[str, tuple[Limit, list[str]]],
 ) -> Iterator[Block]:
-    from qworker.cli.limit import limit_table
+    from qworker.cli.limit.tables import limit_table
     from qworker.cli.queue.show import queue_text
 
     yield from queue_text(inspection, rates, session.workers())

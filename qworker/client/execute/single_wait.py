@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from msgspec import structs
 
 from qworker.client.execute.distance import Distances
+from qworker.client.execute.lanes import Lane
 from qworker.client.execute.recurring import is_of_server
-from qworker.client.execute.sync import Client, Lane
+from qworker.client.execute.sync import Client
 from qworker.engine.command import Patience
 from qworker.errors import QworkerError, ServerError
 

@@ -11,10 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from qworker.client.execute.base import BaseClient, Calls
-from qworker.client.execute.base import Lane as BaseLane
+from qworker.client.execute.lanes import Lane, Lanes
 from qworker.client.execute.listener import Listener
 from qworker.client.execute.one_trip import call_each
 from qworker.client.execute.roundtrip import call, settle_again
@@ -41,9 +41,6 @@ from qworker.wire.keyring import NO_KEYS, Keyring
 __all__ = ["Client", "call"]
 
 T = TypeVar("T")
-Lane = BaseLane[ConnectionSet]
-
-_POOLED: Final = 64
 
 
 class Client(BaseClient):
@@ -60,8 +57,7 @@ class Client(BaseClient):
         keyring: Keyring = NO_KEYS,
     ) -> None:
         super().__init__(factory, give_up_s=give_up_s, keyring=keyring)
-        self._free: list[Lane] = []
-        self._pid = os.getpid()
+        self._lanes = Lanes(self._new_lane, self._forked)
         self._lock = threading.Lock()
         self._listener: Listener | None = None
 
@@ -86,13 +82,13 @@ class Client(BaseClient):
         return Patience(give_up_s, within_s, ends_waits=False)
 
     def _execute(self, command: Command[T], patience: Patience) -> T:
-        lane = self._take()
+        lane = self._lanes.take()
         try:
             if command.per_queue is not None and self.factory.clustered:
                 return self._per_queue(lane, command.per_queue(), patience)
             return self._attempt(lane, command, patience)
         finally:
-            self._put_back(lane)
+            self._lanes.put_back(lane)
 
     def ask(self, *words: Word, node: Address | None = None) -> Any:
         """Send one plain command, in a Cluster to `node` or to that of its key; returns its reply."""
@@ -114,11 +110,11 @@ class Client(BaseClient):
         Retries commands that failed in the trip, as `execute` does; waits once for a server that does not
         serve. No command may span several queues.
         """
-        lane = self._take()
+        lane = self._lanes.take()
         try:
             return self._trip(lane, commands, self._patience(give_up_s, within_s))
         finally:
-            self._put_back(lane)
+            self._lanes.put_back(lane)
 
     def _trip(
         self, lane: Lane, commands: Sequence[Command[T]], patience: Patience
@@ -147,7 +143,7 @@ class Client(BaseClient):
         `elsewhere`: raise an error at once if nothing was stored for certain.
         """
         limit_s = self.give_up_s if give_up_s is None else give_up_s
-        lane = self._take()
+        lane = self._lanes.take()
         lane.sequence += 1
         try:
             result = self._attempt(
@@ -164,7 +160,7 @@ class Client(BaseClient):
                 lane = self._new_lane()
             raise
         finally:
-            self._put_back(lane)
+            self._lanes.put_back(lane)
         return result
 
     def run(self, plan: Plan[T], *, give_up_s: float | None = None) -> T:
@@ -223,8 +219,7 @@ class Client(BaseClient):
         listener, self._listener = self._listener, None
         if listener is not None and listener.pid == os.getpid():
             listener.close()
-        while self._free:
-            self._free.pop().connections.close()
+        self._lanes.close()
 
     def __enter__(self) -> Client:
         return self
@@ -293,24 +288,5 @@ class Client(BaseClient):
     def _new_lane(self) -> Lane:
         return Lane(ConnectionSet(self.factory, lambda server: settle_again(self._recent, server)))
 
-    def _take(self) -> Lane:
-        if os.getpid() != self._pid:
-            self._forked()
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self._new_lane()
-
-    def _put_back(self, lane: Lane) -> None:
-        if len(self._free) < _POOLED:
-            self._free.append(lane)
-        else:
-            lane.connections.close()
-
     def _forked(self) -> None:
-        with self._lock:
-            if os.getpid() != self._pid:
-                # The sockets are the parent's too: drop them without sending anything.
-                self._free = []
-                self._recent = RecentSettles(self.factory)
-                self._pid = os.getpid()
+        self._recent = RecentSettles(self.factory)

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from redis.exceptions import RedisError
 
 from qworker.client.execute.backoff import LeftAloneError
 from qworker.client.execute.roundtrip import load_missing, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.execute.sync import Client
+from qworker.consumer.child.in_flight import Call
 from qworker.consumer.child.outages import Outages
 from qworker.errors import (
     ClusterMovingError,
@@ -29,7 +29,6 @@ from qworker.errors import (
     RetryRule,
     ServerError,
     UnavailableError,
-    UnfinishedError,
 )
 from qworker.store.connection_set import ConnectionSet
 from qworker.store.connections import ConnectionFactory, ServerConnection, map_error
@@ -53,19 +52,6 @@ _CONNECT_S: Final = 0.5
 
 class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
     """The process must end while the server cannot be reached; the supervisor settles unanswered calls."""
-
-
-class _Call(msgspec.Struct):
-    """A command in flight. `server`: the connection over which its reply comes, None until it is sent (again).
-
-    `lost`: it was sent over a connection that broke, so it may have run, whatever a repetition says.
-    """
-
-    command: Command[Any]
-    server: ServerConnection | None
-    #: It may have been sent before: the next time it goes as a repetition.
-    sent: bool
-    lost: bool = False
 
 
 class Connection:
@@ -97,7 +83,7 @@ class Connection:
         self._servers = ConnectionSet(factory, self._opened)
         self._recent = RecentSettles(factory)
         self._client = Client(factory)
-        self._calls: deque[_Call] = deque()
+        self._calls: deque[Call] = deque()
         self._last: ServerConnection | None = None
         #: The server of the last call; None if it was not found.
         self._reaching: Address | None = None
@@ -139,7 +125,7 @@ class Connection:
         server = None
         if address is not None and not self._outages.is_left_alone(address):
             server = self._servers.known(address)
-        self._calls.append(_Call(command, server, sent=server is not None))
+        self._calls.append(Call(command, server, sent=server is not None))
         if server is None:
             return
         try:
@@ -170,7 +156,7 @@ class Connection:
                     # An error reply: later calls are answered too. A full server serves all but heavy outcomes.
                     self._calls.popleft()
                     call.command.name_script(error)
-                    _raise_doubt(call, error)
+                    call.raise_doubt(error)
                     raise
                 address = call.server.address if call.server else self._reaching
                 self._lose(error, call.server)
@@ -180,7 +166,7 @@ class Connection:
                 if self._patience_s is not None and time.monotonic() - began >= self._patience_s:
                     self._calls.popleft()
                     self._outages.leave_alone(address, error)
-                    _raise_doubt(call, error)
+                    call.raise_doubt(error)
                     raise
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
@@ -218,7 +204,7 @@ class Connection:
 
     # -- sending and reading -------------------------------------------------------------------
 
-    def _read(self, call: _Call) -> Any:
+    def _read(self, call: Call) -> Any:
         server = call.server or self._reach(call)
         try:
             # Other calls wait behind this one: it gets less time than a connection allows.
@@ -234,7 +220,7 @@ class Connection:
         except (RedisError, OSError) as error:
             raise map_error(error, sent=True) from error
 
-    def _reach(self, call: _Call) -> ServerConnection:
+    def _reach(self, call: Call) -> ServerConnection:
         """Connect to the server of a call, and send the unsent calls for that server in order."""
         self._reaching = None
         self._reaching = self._factory.locate(call.command.key)
@@ -255,7 +241,7 @@ class Connection:
                     raise map_error(error, sent=True) from error
         return server
 
-    def _follow(self, call: _Call, error: ClusterMovingError) -> Any:
+    def _follow(self, call: Call, error: ClusterMovingError) -> Any:
         """Make a redirected call at the right node, unless it is a wait: the next wait does as well."""
         if call.server is not None:
             self._factory.failed(error, call.server.address)
@@ -270,7 +256,7 @@ class Connection:
     def _write(self, server: ServerConnection, command: Command[Any]) -> None:
         server.connection.send_packed_command([command.packed()])
 
-    def _answered(self, call: _Call) -> None:
+    def _answered(self, call: Call) -> None:
         assert call.server is not None
         self._last = call.server
         self._recent.note(call.command, call.server)
@@ -306,8 +292,3 @@ class Connection:
         for call in self._calls:
             if call.server is server:
                 call.server, call.lost = None, True
-
-
-def _raise_doubt(call: _Call, error: ServerError) -> None:
-    if call.lost and not isinstance(error, InDoubtError | UnfinishedError):
-        raise InDoubtError(str(error)) from error

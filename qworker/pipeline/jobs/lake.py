@@ -127,7 +127,6 @@ class Lake:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
 
         Returns their bytes, in the order of the commits. `job`: names what read that version.
-
         Raises `PipelineError` if they are not all there any more, or the archive is of an earlier version.
         """
         found: dict[Place, int] = {}

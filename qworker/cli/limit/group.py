@@ -10,47 +10,27 @@ from qworker.cli.framework.commands import CommandGroup, json_option
 from qworker.cli.framework.output import Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column, note
+from qworker.cli.limit.tables import (
+    GROUP_COLUMNS,
+    LIMIT_COLUMNS,
+    LOAD_COLUMNS,
+    group_document,
+    group_row,
+    limit_document,
+    limit_documents,
+    limit_rows,
+    limit_table,
+    limits_of,
+    load_document,
+    load_row,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from qworker.cli.framework.context import Session
-    from qworker.client.manage.limit_load import LimitLoad
-    from qworker.client.manage.limits import GroupState, Limit
+    from qworker.client.manage.limits import Limit
 
-__all__ = [
-    "LOAD_COLUMNS",
-    "command",
-    "limit_documents",
-    "limit_table",
-    "limits_of",
-    "load_document",
-    "load_row",
-]
+__all__ = ["command"]
 
-_COLUMNS: Final = (
-    Column("LIMIT", wide=True),
-    Column("CONCURRENCY"),
-    Column("RATE"),
-    Column("BURST"),
-    Column("WEIGHT"),
-    Column("MAX WAITING"),
-    Column("WITH", wide=True),
-)
-_GROUPS: Final = (
-    Column("GROUP", wide=True),
-    Column("WAITING"),
-    Column("RUNNING"),
-    Column("WAITS FOR", wide=True),
-)
-LOAD_COLUMNS: Final = (
-    Column("LIMIT", wide=True),
-    Column("IS", wide=True),
-    Column("GROUPS", number=True),
-    Column("WAITING", number=True),
-    Column("RUNNING", number=True),
-    Column("WAITS FOR", wide=True),
-)
 _NAMES: Final = (
     "NAME is a group (acme/ann), all groups of a parent together (acme/) or each of them (acme/*), "
     "or each group (*) or parent (*/)."
@@ -78,8 +58,8 @@ def list_all(session: Session, queue: str | None) -> Output:
                 ]
             },
             Table(
-                (Column("QUEUE", wide=True), *_COLUMNS),
-                [(name, *row) for name, found in by_queue.items() for row in _rows(found)],
+                (Column("QUEUE", wide=True), *LIMIT_COLUMNS),
+                [(name, *row) for name, found in by_queue.items() for row in limit_rows(found)],
                 "no queue has limits",
             ),
         )
@@ -139,7 +119,7 @@ def set_one(
     check_limit(name, with_queues, **given)
     ref = session.queues.get(queue).ref
     limit = session.client.run(set_limit(ref, name, with_queues=with_queues, **given))
-    document = {"queue": queue, **_document(name, limit)}
+    document = {"queue": queue, **limit_document(name, limit)}
     shared = session.client.run(shared_limits(ref)).get(name)
     if shared is None:
         return Output(document, f"{name} of {queue}: {limit.text}")
@@ -211,25 +191,9 @@ def show_groups(session: Session, queue: str, most: int) -> Output:
     now_ms = session.now_ms()
     none = f"no group of {queue} waits or runs"
     return Output(
-        {"queue": queue, "groups": [_group_document(group) for group in found]},
-        Table(_GROUPS, [_group_row(group, now_ms) for group in found], none),
+        {"queue": queue, "groups": [group_document(group) for group in found]},
+        Table(GROUP_COLUMNS, [group_row(group, now_ms) for group in found], none),
     )
-
-
-def limits_of(session: Session, queue: str) -> dict[str, tuple[Limit, list[str]]]:
-    """Read the limits of a queue by name, each with the other queues that it is over."""
-    from qworker.client.manage.limits import limits, shared_limits
-
-    ref = session.queues.get(queue).ref
-    found = session.client.run(limits(ref))
-    shared = session.client.run(shared_limits(ref)) if found else {}
-    return {
-        name: (
-            limit,
-            [each for each in shared[name].queues if each != queue] if name in shared else [],
-        )
-        for name, limit in found.items()
-    }
 
 
 def _of_all(session: Session) -> dict[str, dict[str, tuple[Limit, list[str]]]]:
@@ -248,79 +212,3 @@ def _of_all(session: Session) -> dict[str, dict[str, tuple[Limit, list[str]]]]:
         elif answer:
             found[name] = limits_of(session, name)
     return found
-
-
-def limit_documents(found: Mapping[str, tuple[Limit, list[str]]]) -> list[dict[str, Any]]:
-    """Write limits as documents for `--json`."""
-    return [{**_document(name, limit), "with": others} for name, (limit, others) in found.items()]
-
-
-def limit_table(found: Mapping[str, tuple[Limit, list[str]]], none: str = "") -> Table:
-    """Write limits as a table."""
-    return Table(_COLUMNS, _rows(found), none)
-
-
-def _rows(found: Mapping[str, tuple[Limit, list[str]]]) -> list[tuple[str, ...]]:
-    return [
-        (*_row(name, limit), ", ".join(others) or "-") for name, (limit, others) in found.items()
-    ]
-
-
-def load_document(load: LimitLoad, now_ms: int) -> dict[str, Any]:
-    """Write a limit and what it holds for `--json`."""
-    return {
-        **_document(load.name, load.limit),
-        "groups": load.groups,
-        "waiting": load.waiting,
-        "running": load.running,
-        "full": load.full,
-        "until_ms": load.until_ms,
-        "waits_for": load.waits_for(now_ms) or None,
-    }
-
-
-def load_row(load: LimitLoad, now_ms: int) -> tuple[str, ...]:
-    """Write the same as a row of `LOAD_COLUMNS`."""
-    numbers = (f"{load.groups:,}", f"{load.waiting:,}", f"{load.running:,}")
-    return (load.name, load.limit.text, *numbers, load.waits_for(now_ms) or "-")
-
-
-def _document(name: str, limit: Limit) -> dict[str, Any]:
-    return {
-        "limit": name,
-        "concurrency": limit.concurrency,
-        "rate": limit.rate,
-        "burst": limit.burst,
-        "weight": limit.weight,
-        "max_waiting": limit.max_waiting,
-    }
-
-
-def _row(name: str, limit: Limit) -> tuple[str, ...]:
-    values = [*_document(name, limit).values()]
-    return tuple(
-        "-" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-        for value in values
-    )
-
-
-def _group_document(group: GroupState) -> dict[str, Any]:
-    from qworker.wire.groups import ORDERED
-
-    return {
-        "group": group.name.removeprefix(ORDERED),
-        "ordered": group.name.startswith(ORDERED),
-        "waiting": group.waiting,
-        "running": group.running,
-        "concurrency": group.concurrency,
-        "until_ms": group.until_ms,
-        "waits_for": group.reason or None,
-    }
-
-
-def _group_row(group: GroupState, now_ms: int) -> tuple[str, ...]:
-    from qworker.client.manage.limits import waits_for
-    from qworker.wire.groups import shown
-
-    reason = waits_for(group, now_ms)
-    return (shown(group.name), str(group.waiting), str(group.running), reason or "-")

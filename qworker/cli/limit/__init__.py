@@ -1,0 +1,1 @@
+"""`qworker limit`: the verbs in `group`, their tables in `tables`."""
