@@ -14,16 +14,20 @@ None of them is a failure: no error is logged, and no traceback is stored with a
 
 from __future__ import annotations
 
+from typing import Final
+
 from qworker.app.retry import RetryPolicy
 from qworker.config.kinds import DAY_MS, MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
 
 __all__ = [
+    "NO_END",
     "Bury",
     "Cancel",
     "ControlFlow",
     "Discard",
     "Interrupted",
+    "KeyMissing",
     "LetExpire",
     "Parked",
     "RateLimited",
@@ -129,6 +133,17 @@ class Interrupted(BaseException):
 
     Raised by `run.each` between two items. Not an Exception, as `Parked`.
     """
+
+
+class KeyMissing(BaseException):
+    """A run has read what another worker has recorded, and this process lacks the key: its function ends here.
+
+    The run waits for a worker with the key, uncounted. Not an Exception, as `Parked`.
+    """
+
+
+#: What a run raises that neither ends nor fails: another worker continues it.
+NO_END: Final = (Interrupted, KeyMissing)
 
 
 class LetExpire(ControlFlow):

@@ -22,6 +22,7 @@ from qworker.errors import (
     ResultUnknownError,
     TaskEndedError,
     TaskFailedError,
+    UnknownKeyError,
     shown,
 )
 from qworker.wire.calls import MAX_MEMBERS, Place, gather_id, open_member
@@ -130,7 +131,6 @@ class Gather:
 
     def _values(self, state: GroupState | None) -> list[Any]:
         """Return the value of each call, in order, and an error in the place of each that has none."""
-        steps = self._steps
         if state is None:
             raise ResultUnknownError(self._place, self.group_id)
         if len(state.words) != len(self.members):
@@ -144,7 +144,7 @@ class Gather:
         for number, words in enumerate(state.words):
             if words.startswith((b"ok\n", b"ok ")):
                 place = Place(self._place, self.group_id, number)
-                value = open_member(words, steps.keyring, steps.namespace, place)
+                value = self._opened(words, place)
                 result_type = self._member_task(number).result_type
                 assert result_type is not None
                 values.append(result_type.decode(value))
@@ -155,6 +155,13 @@ class Gather:
             else:
                 values.append(self._error(number, words))
         return values
+
+    def _opened(self, words: bytes, place: Place) -> bytes:
+        steps = self._steps
+        try:
+            return open_member(words, steps.keyring, steps.namespace, place)
+        except UnknownKeyError as error:
+            raise steps.key_missing(error) from error
 
     def _late_after(self, state: GroupState) -> float | None:
         """Seconds after which its time was over; None if it was decided before."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from qworker.app.control import Interrupted, Parked
+from qworker.app.control import Interrupted, KeyMissing, Parked
 from qworker.app.runs.items import current_item
 from qworker.app.runs.signals import Wait
 from qworker.durations import Duration, duration_ms
@@ -19,6 +19,7 @@ from qworker.engine.run import Position, Step, keep_position, recall_steps, reco
 from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
+    UnknownKeyError,
     shown,
 )
 from qworker.wire.memo import read_memo, write_memo
@@ -84,7 +85,7 @@ class Steps:
         self._now_ms: int = delivery.lease.now_ms
         self._began = time.monotonic()
         #: Set once the run is parked: nothing that the function does afterwards counts.
-        self.parked: Parked | Interrupted | None = None
+        self.parked: Parked | Interrupted | KeyMissing | None = None
         self._blamed = envelope.nacks + envelope.timeouts > 0
         #: Those that have begun and not ended.
         self.loops: list[OpenLoop] = []
@@ -274,6 +275,14 @@ class Steps:
         return Wait(name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
 
     def opened(self, step: str, stored: bytes) -> bytes:
-        """Return the JSON of a stored value."""
+        """Return the JSON of a stored value. Raises `KeyMissing`, and `ProtectionError` for one that was changed."""
         names = self._app.namespace, self.keys.name, self.id, step
-        return read_memo(stored, self._app.keyring, *names)
+        try:
+            return read_memo(stored, self._app.keyring, *names)
+        except UnknownKeyError as error:
+            raise self.key_missing(error) from error
+
+    def key_missing(self, error: UnknownKeyError) -> KeyMissing:
+        """Return what ends this activation, since only a worker with another key can go on."""
+        self.parked = KeyMissing(error.problem)
+        return self.parked

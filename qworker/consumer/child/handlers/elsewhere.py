@@ -11,7 +11,9 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["pause_ms", "pause_of_paused_ms"]
+from qworker.config.kinds import MAX_DELAY_MS
+
+__all__ = ["pause_ms", "pause_of_paused_ms", "pause_of_run_ms"]
 
 #: A message is delivered again after this fraction of the time that it has waited: a worker that knows it gets it at
 #: most a fifth later than possible, and in an hour it is delivered about forty times.
@@ -41,3 +43,10 @@ def pause_ms(
         return None
     plain_ms = min(max(waited_ms // _PART, _FIRST_MS), _LONGEST_MS)
     return min(round(plain_ms * (1 + chance() / 10)), left_ms)
+
+
+def pause_of_run_ms(waited_ms: int) -> int:
+    """How long to put a run back. It keeps its place in its work: it waits for a worker that knows it, for any time."""
+    pause = pause_ms(waited_ms, MAX_DELAY_MS + waited_ms)
+    assert pause is not None
+    return pause

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from qworker.app.control import Interrupted
 from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.board.states import Mark
+from qworker.consumer.child.handlers.elsewhere import pause_of_run_ms
 from qworker.consumer.child.leases.ending_kinds import (
     ACKED,
     BURIED,
@@ -21,7 +23,9 @@ from qworker.consumer.child.leases.ending_kinds import (
     RELEASED,
 )
 from qworker.consumer.failure import failure_text, name_of, text_of
+from qworker.errors import UnknownKeyError
 from qworker.telemetry.guarded import guarded
+from qworker.telemetry.throttle import LogThrottle
 
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
@@ -79,6 +83,7 @@ class EndingNotes:
     def __init__(self, board: Board, middleware: Sequence[Middleware]) -> None:
         self._marks: memoryview | ForkedMarks = board.bytes
         self._middleware = middleware
+        self._throttle = LogThrottle()
 
     def end(self, delivery: Delivery, kind: str, reason: str = "") -> bool:
         """Note how a message ends; returns False."""
@@ -89,6 +94,21 @@ class EndingNotes:
         lost_with_child = kind == DISCARDED and delivery.awaited
         self._marks[delivery.mark_at] = Mark.SETTLING if lost_with_child else _MARK[kind]
         return False
+
+    def put_back(self, delivery: Delivery, error: BaseException) -> None:
+        """Put a run back, uncounted, that another worker continues: in its loop at once, with a key in a while."""
+        if type(error) is Interrupted:
+            self.end(delivery, RELEASED)
+            self.log("run_interrupted", delivery, loop=text_of(error))
+            return
+        waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
+        delivery.delay_ms = pause_of_run_ms(waited_ms)
+        problem, waited_s = text_of(error), round(waited_ms / 1000, 1)
+        if (held_back := self._throttle.admit(f"key_unknown {problem}")) is not None:
+            more = {"held_back": held_back} if held_back else {}
+            fields = {"error": problem, "waited_seconds": waited_s, "dead": False, **more}
+            self.log("key_unknown", delivery, **fields)
+        self.end(delivery, RELEASED, reason=UnknownKeyError.reason)
 
     def after(self, delivery: Delivery, error: BaseException | None) -> None:
         """Run the middleware's `after`; its errors are logged."""

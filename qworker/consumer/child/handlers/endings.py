@@ -8,11 +8,11 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from qworker.app.control import (
+    NO_END,
     Bury,
     Cancel,
     ControlFlow,
     Discard,
-    Interrupted,
     LetExpire,
     Parked,
     RateLimited,
@@ -57,8 +57,7 @@ LOST: Final = "lost"
 STOPPED: Final = "stopped"  # its message was cancelled
 # A plain int: an IntEnum member costs more to look up and to store than everything else that is done with it.
 _DONE: Final = int(Mark.DONE)
-#: The pause of a message whose failure could not be read.
-_UNREADABLE_MS: Final = 5000
+_UNREADABLE_MS: Final = 5000  # the pause of a message whose failure could not be read
 _TIMED_OUT: Final = OUTCOMES.index("time_limit")
 
 
@@ -149,11 +148,10 @@ class Endings(EndingNotes):
             error.__cause__ = cancelled  # its traceback says where the handler was
         self.within(context, self._conclude, delivery, error, quiet)
         if delivery.cancelled_for == TIME_LIMIT:
-            # As a supervisor counts those of sync handlers.
-            delivery.outcome = _TIMED_OUT
+            delivery.outcome = _TIMED_OUT  # as a supervisor counts those of sync handlers
         if self._middleware:
-            no_failure = delivery.kind == PARKED or type(error) is Interrupted
-            self.within(context, self.after, delivery, None if no_failure else error)
+            told = None if delivery.kind == PARKED or type(error) in NO_END else error
+            self.within(context, self.after, delivery, told)
 
     def lose(self, delivery: Delivery, error: BaseException) -> None:
         """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
@@ -191,20 +189,19 @@ class Endings(EndingNotes):
             if delivery.cancelled_for == LOST:
                 self.log("handler_cancelled", delivery, reason="lease_lost")
                 self.end(delivery, EXPIRED)
+            # By types alone: an error may return anything as its `__class__`.
             elif self._is_cancelled(delivery, error):
                 self.log("message_cancelled", delivery)
                 self.end(delivery, CANCELLED)
             elif type(error) is Parked:
                 delivery.parked = error
                 self.end(delivery, PARKED)
-            elif type(error) is Interrupted:
-                self.end(delivery, RELEASED)
-                self.log("run_interrupted", delivery, loop=text_of(error))
-            # By the type alone: an error may return anything as its `__class__`.
-            elif not issubclass(type(error), ControlFlow):
-                self._retry(delivery, error, quiet=quiet)
-            else:
+            elif type(error) in NO_END:
+                self.put_back(delivery, error)
+            elif issubclass(type(error), ControlFlow):
                 self._obey(delivery, error)
+            else:
+                self._retry(delivery, error, quiet=quiet)
         except BaseException as problem:  # noqa: BLE001 - the user's classes take part
             # The message still gets its outcome, and the slot lives on.
             self.lose(delivery, error)

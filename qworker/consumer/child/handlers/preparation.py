@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qworker.app.arguments.calls import Calls
-from qworker.config.kinds import MAX_DELAY_MS
-from qworker.consumer.child.handlers.elsewhere import pause_ms, pause_of_paused_ms
+from qworker.consumer.child.handlers.elsewhere import (
+    pause_ms,
+    pause_of_paused_ms,
+    pause_of_run_ms,
+)
 from qworker.consumer.child.leases.ending_kinds import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
 from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
@@ -153,9 +156,10 @@ class Preparer:
         Logged once a minute for each task or key: thousands of messages may wait.
         """
         waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
-        # A run keeps its place in its work: it waits for a worker that knows it, for however long.
-        limit_ms = MAX_DELAY_MS + waited_ms if delivery.is_run else self._unknown_wait_ms
-        pause = pause_ms(waited_ms, limit_ms)
+        if delivery.is_run:
+            pause: int | None = pause_of_run_ms(waited_ms)
+        else:
+            pause = pause_ms(waited_ms, self._unknown_wait_ms)
         # A death is always logged: it happens once to a message.
         suppressed = 0 if pause is None else self._throttle.admit(f"{event} {fields}")
         if suppressed is not None:
