@@ -57,7 +57,7 @@ def _measure(queues: int) -> dict[str, float]:
     with Stand() as stand:
         for number in range(queues):
             bodies = [{"task": "nobody", "args": [index, PAD]} for index in range(_HELD)]
-            stand.near(f"q{number:05}").send_all(bodies)
+            stand.near(f"q{number:05}").send_many(bodies)
         idle, _ = _spent(stand, None, [])
         port = _free_port()
         words = ("web", "--web-port", str(port), "--authorize", "benchmarks.dashboard:everyone")

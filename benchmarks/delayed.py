@@ -75,7 +75,7 @@ def delayed(plan: Plan) -> list[Figure]:
 
 
 def _send(queue: Queue, number: int, eta: datetime) -> None:
-    queue.send_all(({"number": index, "pad": PAD} for index in range(number)), eta=eta)
+    queue.send_many(({"number": index, "pad": PAD} for index in range(number)), eta=eta)
 
 
 def _now(stand: Stand) -> datetime:

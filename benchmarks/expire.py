@@ -32,7 +32,7 @@ def expire(plan: Plan) -> list[Figure]:
 def _ours(messages: int) -> dict[str, float]:
     with Stand() as stand, stand.qworker("daemon"):
         queue = stand.queue()
-        queue.send_all({"number": number, "pad": PAD} for number in range(messages))
+        queue.send_many({"number": number, "pad": PAD} for number in range(messages))
         while queue.receive(_LEASE, visibility="1h"):
             pass
         leases: Any = stand.redis.zrange(queue.keys.unacked, 0, -1)

@@ -55,4 +55,4 @@ def _turn(queue: Queue) -> None:
 
 
 def _send(queue: Queue, messages: int) -> None:
-    queue.send_all({"number": number, "pad": PAD} for number in range(messages))
+    queue.send_many({"number": number, "pad": PAD} for number in range(messages))

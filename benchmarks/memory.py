@@ -65,7 +65,7 @@ def _ours(messages: int, state: str) -> dict[str, float]:
 
 
 def _fill(queue: Queue, messages: int, state: str) -> None:
-    queue.send_all([_BODY] * messages, delay="1h" if state == "delayed" else None)
+    queue.send_many([_BODY] * messages, delay="1h" if state == "delayed" else None)
     if state == "unacked":
         while queue.receive(_LEASE, visibility="1h"):
             pass

@@ -129,4 +129,4 @@ def _fill(queue: Queue, messages: int, body_bytes: int) -> list[str]:
         # Text, as what is sent often is: who searches it for a space stops at every word.
         words = b'{"text":"' + b"a word " * (body_bytes // 7) + b'"}'
         return [queue.send(words) for _ in range(messages)]
-    return queue.send_all({"number": number, "pad": PAD} for number in range(messages))
+    return queue.send_many({"number": number, "pad": PAD} for number in range(messages))

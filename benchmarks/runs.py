@@ -174,7 +174,7 @@ def _calls(plan: Plan) -> dict[str, float]:
     with Stand() as stand:
         queue, client = stand.queue(), stand.client
         keys = queue.keys
-        queue.send_all([b"x"] * (plan.messages + 1))
+        queue.send_many([b"x"] * (plan.messages + 1))
         batches = [
             client.execute(settle_receive(keys, client.ids.lease_id(), 1))
             for _ in range(plan.messages + 1)

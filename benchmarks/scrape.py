@@ -72,7 +72,7 @@ def _fill(stand: Stand, queues: int, task: str) -> None:
     for number in range(queues):
         name = f"q{number:05}"
         bodies = [{"task": f"{task}{number:05}", "args": [index, PAD]} for index in range(_HELD)]
-        stand.near(name).send_all(bodies)
+        stand.near(name).send_many(bodies)
 
 
 def _scraped(stand: Stand, running: Background, queues: int) -> dict[str, float]:

@@ -43,7 +43,7 @@ def seed(plan: Plan) -> list[Figure]:
 def _ours(messages: int, take: Callable[[Queue, int], list[Message]]) -> dict[str, float]:
     with Stand() as stand:
         queue = stand.queue()
-        queue.send_all([_BODY] * (messages + _TAKEN))
+        queue.send_many([_BODY] * (messages + _TAKEN))
         take(queue, _TAKEN)
         begun, left = time.perf_counter(), messages
         while left > 0:

@@ -113,7 +113,7 @@ class QueueVerbs:
         return f"{type(self).__name__}({self.name!r})"
 
     send = Verb(sending.send)
-    send_all = Verb(sending.send_all)
+    send_many = Verb(sending.send_many)
     store = Verb(sending.store)
     replicated = Verb(sending.replicated)
     start_run = Verb(starting.start_run)

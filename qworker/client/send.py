@@ -23,7 +23,7 @@ __all__ = [
     "check_sizes",
     "replicated",
     "send",
-    "send_all",
+    "send_many",
     "store",
 ]
 
@@ -43,7 +43,7 @@ def send(
     return message_id
 
 
-def send_all(
+def send_many(
     queue: QueueRef,
     /,
     bodies: Iterable[object],

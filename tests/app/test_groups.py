@@ -184,8 +184,8 @@ def test_a_burst_goes_with_the_rate_that_it_was_given_for(app: QWorker) -> None:
 def test_a_group_says_what_it_waits_for(app: QWorker) -> None:
     """Its own limits, or those of its parent."""
     queue = app.queue("mail")
-    queue.send_all([b"1", b"2"], group="a")
-    queue.send_all([b"1", b"2"], group="t/b")
+    queue.send_many([b"1", b"2"], group="a")
+    queue.send_many([b"1", b"2"], group="t/b")
     assert {group.name: group.reason for group in queue.groups()} == {
         "a": "turn",
         "t/": "",
@@ -203,7 +203,7 @@ def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> N
     """Refuses the send; others are stored."""
     queue = app.queue("mail")
     queue.set_limit("*", max_waiting=2)
-    queue.send_all(["a", "b"], group="g")
+    queue.send_many(["a", "b"], group="g")
     with pytest.raises(GroupFullError, match="group 'g' of queue 'mail' is full: its limit is 2"):
         queue.send("c", group="g")
     queue.send("d", group="h")
@@ -228,7 +228,7 @@ def test_a_unique_key_of_a_group_is_refused_in_a_divided_queue(app: QWorker) -> 
     queue.divide(4, wait=0)
     for held in ({}, {"unique_for": "10m"}, {"unique_until": "started"}, {"debounce": "5s"}):
         with pytest.raises(InvalidOptionError, match=r"together with group.*into 4 shards"):
-            queue.send_all(["c", "d"], group="a", unique="k2", **held)
+            queue.send_many(["c", "d"], group="a", unique="k2", **held)
     assert queue.inspect().stored == 1
     queue.send("e", group="a")
     queue.send("f", unique="k2")

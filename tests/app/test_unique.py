@@ -23,7 +23,7 @@ def test_calls_are_replaced_postponed_and_kept_out(app: QWorker) -> None:
         if kind == "started" and number == 0:
             index.options(unique="s", unique_until="started").send(kind, 9)
 
-    async def send_all(number: int) -> None:
+    async def send_many(number: int) -> None:
         for kind, options in KINDS.items():
             sender = index.options(unique=kind, **options)
             if number % 2:
@@ -34,13 +34,13 @@ def test_calls_are_replaced_postponed_and_kept_out(app: QWorker) -> None:
 
     app.queue("mail").divide(3, wait=0)
     for number in range(3):
-        asyncio.run(send_all(number))
+        asyncio.run(send_many(number))
     drain(app)
     assert sorted(seen) == [
         ("debounced", 2), ("done", 0), ("started", 0), ("started", 9), ("timed", 0)
     ]  # fmt: skip
     seen.clear()
-    asyncio.run(send_all(3))  # "timed" is still held
+    asyncio.run(send_many(3))  # "timed" is still held
     drain(app)
     assert sorted(seen) == [("debounced", 3), ("done", 3), ("started", 3)]
     assert app.queue("mail").inspect().stats["cancelled"] == 2

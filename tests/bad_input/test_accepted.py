@@ -105,7 +105,7 @@ def test_a_batch_of_nothing_does_nothing(bench: Bench) -> None:
     """No call, no queue."""
     before = bench.dump()
 
-    assert bench.app.queue("other").send_all([]) == []
+    assert bench.app.queue("other").send_many([]) == []
     assert bench.greet.send_many([]) == []
 
     assert bench.dump() == before
@@ -114,7 +114,7 @@ def test_a_batch_of_nothing_does_nothing(bench: Bench) -> None:
 @pytest.mark.bad_input("body or key: a batch over 1,000")
 def test_more_than_a_call_takes_go_in_several(bench: Bench) -> None:
     """Chunks of 1,000, each stored whole."""
-    ids = bench.queue.send_all(range(2001))
+    ids = bench.queue.send_many(range(2001))
 
     assert len(set(ids)) == 2001
     assert bench.queue.inspect().ready == 2001

@@ -106,7 +106,7 @@ def test_a_key_of_any_other_type_stops_its_queue_alone(
     """Nothing is written by what needs the key, and it is named; the neighbour works, and later the queue."""
     queue, neighbour = app.queue("orders"), app.queue("healthy")
     queue.configure(QueueAttributes(journal="all"))
-    queue.send_all([b"1", b"2", b"3"])
+    queue.send_many([b"1", b"2", b"3"])
     queue.send({"n": 4}, priority=5)
     queue.receive(1)
     key = QueueKeys(app.namespace, "orders").ready[0].removesuffix("ready") + part
@@ -162,7 +162,7 @@ def test_a_doorbell_of_another_type_stops_no_outcome(app: QWorker, redis: Redis,
     """What a handler has done counts, with a journal as well; what comes back waits for the next look."""
     queue = app.queue("orders")
     queue.configure(QueueAttributes(journal="all"))
-    queue.send_all([{"n": 1}, {"n": 2}])
+    queue.send_many([{"n": 1}, {"n": 2}])
     held = queue.receive(2)
     key = QueueKeys(app.namespace, "orders").wake
     redis.set(key, "not ours")

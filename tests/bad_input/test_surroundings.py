@@ -33,7 +33,7 @@ def handle(n: int) -> None:
 def test_a_worker_needs_no_home_no_place_to_write_and_no_locale(lab: Lab) -> None:
     """Started in a read-only directory, without HOME, TMPDIR or a locale: it works as anywhere else."""
     lab.app(HANDLE)
-    lab.send_all("handle", 3)
+    lab.send_many("handle", 3)
     done = subprocess.run(
         [sys.executable, "-m", "qworker", "run", "jobs", "--burst", "--metrics-port", "0"],
         cwd="/proc",
@@ -79,7 +79,7 @@ def test_a_worker_needs_no_shared_memory_file_system(lab: Lab) -> None:
 def test_a_full_disk_under_the_log_stops_no_worker(lab: Lab) -> None:
     """Neither its own lines nor what handlers print can be written: messages are handled anyway."""
     lab.app(HANDLE)
-    lab.send_all("handle", 3)
+    lab.send_many("handle", 3)
     with Path("/dev/full").open("wb") as full:
         process = subprocess.Popen(
             [sys.executable, "-m", "qworker", "run", "jobs", "--procs", "1", "--metrics-port", "0"],
@@ -141,7 +141,7 @@ def handle(n: int) -> None:
     note("handled", n)
 """)
     lab.send("leave")
-    lab.send_all("handle", 3)
+    lab.send_many("handle", 3)
     with lab.worker("--grace", "10m") as worker:
         until(lambda: len(lab.notes("handled")) == 3)
         until(lambda: lab.queue().inspect().stored == 0)
@@ -161,7 +161,7 @@ def handle(n: int) -> None:
     note("handled", n, current().receive_count)
     time.sleep(0.2)
 """)
-    lab.send_all("handle", 15)
+    lab.send_many("handle", 15)
     with lab.worker("--batch", "1000", "--visibility", "1s"):
         until(lambda: len(lab.notes("handled")) > 2)
         most = max(lab.queue().inspect().unacked for _ in range(20))

@@ -77,7 +77,7 @@ def timed(namespace: str, tmp_path: Path) -> Iterator[Timed]:
     with FaultServer(environ=clock.environ) as server:
         app = QWorker(namespace, url=server.url)
         queue = app.queue("default")
-        queue.send_all([b'"held"', b'"lost"'])
+        queue.send_many([b'"held"', b'"lost"'])
         (held,) = queue.receive(1, visibility="1m")
         queue.receive(1, visibility="10s")
         queue.send("due", delay="10s")

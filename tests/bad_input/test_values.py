@@ -98,28 +98,28 @@ ARGUMENTS: dict[str, Refused] = {
 
 BATCHES: dict[str, Refused] = {
     "one that JSON cannot carry": Refused(
-        lambda bench: bench.queue.send_all([1, {"a": 2}, {"price": math.nan}, 4]),
+        lambda bench: bench.queue.send_many([1, {"a": 2}, {"price": math.nan}, 4]),
         InvalidBodyError,
         "bodies[2].price",
         "is nan",
         CARRIED,
     ),
     "one that is no container": Refused(
-        lambda bench: bench.queue.send_all([1, math.nan]),
+        lambda bench: bench.queue.send_many([1, math.nan]),
         InvalidBodyError,
         "bodies[1]",
         "is nan",
         CARRIED,
     ),
     "one in a list": Refused(
-        lambda bench: bench.queue.send_all([[len]]),
+        lambda bench: bench.queue.send_many([[len]]),
         InvalidBodyError,
         "bodies[0][0]",
         "builtin",
         CARRIED,
     ),
     "one too large": Refused(
-        lambda bench: bench.queue.send_all([b"1", b"x" * (LARGEST_MAXSIZE + 1)]),
+        lambda bench: bench.queue.send_many([b"1", b"x" * (LARGEST_MAXSIZE + 1)]),
         BodyTooLargeError,
         "bodies[1]",
         "is 67108865 bytes",

@@ -26,7 +26,7 @@ def test_a_batch_takes_three_calls_and_no_more_commands_than_it_did() -> None:
         queue = stand.queue()
 
         def turn() -> None:
-            queue.send_all({"number": number, "pad": PAD} for number in range(_BATCH))
+            queue.send_many({"number": number, "pad": PAD} for number in range(_BATCH))
             assert len(queue.ack(*queue.receive(_BATCH))) == _BATCH
 
         turn()

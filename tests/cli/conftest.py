@@ -79,12 +79,12 @@ class Shop:
     def send(self, name: str = "emails", number: int = 1, **options: Any) -> list[str]:
         """Send calls of `send_email` with a number each."""
         bodies = [encode_call("send_email", [at], {}) for at in range(number)]
-        return self.queue(name).send_all(bodies, **options)
+        return self.queue(name).send_many(bodies, **options)
 
     def bury(self, *errors: str, name: str = "emails", task: str = "send_email") -> None:
         """Leave a dead letter for each error."""
         queue = self.queue(name)
-        queue.send_all([encode_call(task, [1], {})] * len(errors))
+        queue.send_many([encode_call(task, [1], {})] * len(errors))
         for message, error in zip(queue.receive(len(errors)), errors, strict=True):
             queue.bury(message, error=error)
 

@@ -42,7 +42,7 @@ def fill(queue: Queue) -> tuple[list[str], list[str]]:
     meant, others = [], []
     for _ in range(NUMBER // 1000):
         bodies = [encode_call(KINDS[at % 10][0], [at], {}) for at in range(1000)]
-        queue.send_all(bodies)
+        queue.send_many(bodies)
         batch = queue.client.execute(
             settle_receive(queue.keys, queue.client.ids.lease_id(), 1000, visibility_ms=60_000)
         )

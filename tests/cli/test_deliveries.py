@@ -18,7 +18,7 @@ def receipt_of(run: Run) -> str:
 
 def test_receive_prints_receipt_id_and_body(shop: Shop, run: Run) -> None:
     """A line for each message, from the queues left to right; none is reported on stderr."""
-    ids = [*shop.queue("high").send_all(["a\n"]), *shop.queue("low").send_all(["b"])]
+    ids = [*shop.queue("high").send_many(["a\n"]), *shop.queue("low").send_many(["b"])]
     ran = run("message", "receive", "high", "low", "-n", "5")
     lines = [line.split("  ") for line in ran.lines]
     assert [line[1:] for line in lines] == [[ids[0], '"a\\n"'], [ids[1], '"b"']]
@@ -32,7 +32,7 @@ def test_receive_prints_receipt_id_and_body(shop: Shop, run: Run) -> None:
 
 def test_pop_prints_no_receipt(shop: Shop, run: Run) -> None:
     """What is popped has been acked."""
-    (sent,) = shop.queue().send_all(["a"])
+    (sent,) = shop.queue().send_many(["a"])
     assert run("message", "pop", "emails").lines == [f'{sent}  "a"']
     assert shop.queue().inspect().stored == 0
 

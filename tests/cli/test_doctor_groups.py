@@ -17,7 +17,7 @@ def groups_of(ran) -> dict[str, dict[str, str]]:
 def test_a_slot_whose_delivery_is_gone_is_found(run, shop):
     """Its group waits for nothing; the repair that the fix names ends it."""
     queue = shop.queue("crm")
-    queue.send_all([b"1", b"2", b"3"], group="acme", ordered=True)
+    queue.send_many([b"1", b"2", b"3"], group="acme", ordered=True)
     (message,) = queue.receive(1)
     assert groups_of(run("doctor", "--json")) == {}
     keys = shop.keys("crm")
@@ -55,7 +55,7 @@ def test_a_group_that_refuses_sends_is_a_problem(run, shop):
     queue.set_limit("*", max_waiting=2)
     queue.set_limit("big", max_waiting=9)
     for group in ("full", "big", "o'hara/x"):
-        queue.send_all([b"1", b"2"], group=group)
+        queue.send_many([b"1", b"2"], group=group)
     queue.send(b"1", group="small")
     found = groups_of(run("doctor", "--json"))["groups.full"]
     assert found["status"] == "problem"
@@ -67,7 +67,7 @@ def test_a_handler_that_holds_a_group_for_minutes_is_named(run, shop):
     """Also the one that takes the last slot of a parent; not one of a group that waits for its turn."""
     queue = shop.queue("crm")
     queue.set_limit("shops/", concurrency=1)
-    queue.send_all([b"1", b"2"], group="shops/7")
+    queue.send_many([b"1", b"2"], group="shops/7")
     queue.send(b"3", group="free")
     messages = queue.receive(2)
     queue.send(b"4", group="free")
@@ -89,7 +89,7 @@ def test_a_rate_below_the_sends_is_named(run, shop, rate, is_slow):
     """If what waits takes over an hour to start; the groups of a parent count together."""
     queue = shop.queue("crm")
     queue.set_limit("acme/", rate=rate)
-    queue.send_all([b"1", b"2"], group="acme/ann")
+    queue.send_many([b"1", b"2"], group="acme/ann")
     queue.send(b"3", group="acme/bob")
     assert len(queue.receive(3)) == 1
     found = groups_of(run("doctor", "--json"))
@@ -107,7 +107,7 @@ def test_a_rate_below_the_sends_is_named(run, shop, rate, is_slow):
 def test_a_broken_key_of_groups_is_a_finding(run, shop, part, waits):
     """Also if nothing waits: sends are refused. The repair that the fix names lets messages run again."""
     queue = shop.queue("crm")
-    queue.send_all([b"1", b"2"], group="acme")
+    queue.send_many([b"1", b"2"], group="acme")
     if not waits:
         assert len(queue.receive(2)) == 2
     key = getattr(shop.keys("crm"), part)
@@ -174,7 +174,7 @@ def test_limits_over_several_queues_that_cannot_be_read(run, shop):
     ]
     assert found["status"] == "problem"
     assert f"{shop.namespace}:limits" in found["fix"]
-    shop.queue("crm").send_all([b"1", b"2", b"3"], group="stripe/a")
+    shop.queue("crm").send_many([b"1", b"2", b"3"], group="stripe/a")
     assert len(shop.queue("crm").receive(10)) == 1
 
 

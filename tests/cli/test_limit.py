@@ -31,7 +31,7 @@ def test_limits_are_set_listed_and_removed(run, shop):
 def test_groups_show_what_they_wait_for(run, shop):
     """Also `queue show`, which counts them as ready."""
     queue = shop.queue("crm")
-    queue.send_all([b"1", b"2", b"3"], group="a", ordered=True)
+    queue.send_many([b"1", b"2", b"3"], group="a", ordered=True)
     queue.receive(1)
     (row,) = table(run("limit", "groups", "crm").lines)
     assert (row["WAITING"], row["RUNNING"]) == ("2", "1")
@@ -77,9 +77,9 @@ def test_a_limit_shows_how_much_of_it_is_used(run, shop):
     queue.set_limit("api/", concurrency=1)
     queue.set_limit("slow", rate="1/h")
     queue.set_limit("*", concurrency=2)
-    queue.send_all([b"1", b"2", b"3"], group="api/acme")
-    queue.send_all([b"1", b"2"], group="slow")
-    queue.send_all([b"1", b"2", b"3"], group="other")
+    queue.send_many([b"1", b"2", b"3"], group="api/acme")
+    queue.send_many([b"1", b"2"], group="slow")
+    queue.send_many([b"1", b"2", b"3"], group="other")
     assert len(queue.receive(100)) == 4
     by_name = {one["limit"]: one for one in run("limit", "show", "crm", "--json").json["limits"]}
     used = {name: (one["groups"], one["waiting"], one["running"]) for name, one in by_name.items()}

@@ -262,8 +262,8 @@ def test_top_shows_limits_under_which_messages_wait(run, shop):
     crm.set_limit("api/", rate="1/h")
     crm.set_limit("idle", concurrency=3)
     mails.set_limit("*", concurrency=1)
-    crm.send_all([b"1", b"2"], group="api/acme")
-    mails.send_all([b"1", b"2", b"3", b"4"], group="a")
+    crm.send_many([b"1", b"2"], group="api/acme")
+    mails.send_many([b"1", b"2", b"3", b"4"], group="a")
     assert (len(crm.receive(10)), len(mails.receive(10))) == (1, 1)
     out = run("top", "--once", "--every", "200ms").out
     assert "LIMITS (2)" in out
@@ -509,7 +509,7 @@ def test_doctor_checks_journals_and_their_readers(run, shop):
     queue.register_reader("archive")
     assert findings_of(run("doctor", "--json"))["journal"]["status"] == "ok"
 
-    queue.send_all(["x"] * 15_000)
+    queue.send_many(["x"] * 15_000)
     unread = findings_of(run("doctor", "--json"))["journal.unread"]
     assert unread["status"] == "warning"
     assert "archive of emails " in unread["text"]

@@ -28,16 +28,16 @@ def queue(client: Client, namespace: str) -> Queue:
 def parts(queue: Queue) -> Parts:
     """Two messages in each part of the queue."""
     for _ in range(2):
-        queue.send_all(["taken"], priority=9)
+        queue.send_many(["taken"], priority=9)
         queue.receive(1)
-    queue.send_all(["dead"] * 2, priority=9)
+    queue.send_many(["dead"] * 2, priority=9)
     queue.bury(*queue.receive(2))
     return {
         "unacked": ids(queue.peek(10, state="unacked")),
         "dead": ids(queue.peek(10, state="dead")),
-        "delayed": queue.send_all(["later"] * 2, delay="1h"),
-        "ready-0": queue.send_all(["low"] * 2),
-        "ready-5": queue.send_all(["high"] * 2, priority=5),
+        "delayed": queue.send_many(["later"] * 2, delay="1h"),
+        "ready-0": queue.send_many(["low"] * 2),
+        "ready-5": queue.send_many(["high"] * 2, priority=5),
     }
 
 

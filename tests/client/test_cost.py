@@ -94,9 +94,9 @@ def _assert_no_dearer(counts: dict[str, int], allowed: dict[str, int]) -> None:
 def _check(meter: Meter, queue: Any, finish: Callable[[Any], Any], count: int) -> None:
     bodies = list(range(count))
     # Connection, scripts and index first: they are paid once.
-    finish(queue.send_all(bodies))
+    finish(queue.send_many(bodies))
     finish(queue.ack(*finish(queue.receive(count))))
-    _, sending = meter.cost(lambda: finish(queue.send_all(bodies)))
+    _, sending = meter.cost(lambda: finish(queue.send_many(bodies)))
     messages, receiving = meter.cost(lambda: finish(queue.receive(count)))
     counted, acking = meter.cost(lambda: finish(queue.ack(*messages)))
     assert len(messages) == len(counted) == count
@@ -135,7 +135,7 @@ def test_worker_path(meter: Meter, namespace: str) -> None:
     keys = QueueKeys(namespace, "q")
     with Client(ConnectionFactory(meter.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(300))
+        queue.send_many(range(300))
         client.execute(settle_receive(keys, "a", 100))
         done = [Outcomes("a", ack_all=True)]
         batch, counts = meter.cost(
@@ -149,7 +149,7 @@ def test_worker_path_of_several_slots(meter: Meter, namespace: str) -> None:
     """A worker that acks three of five messages and receives three more does it in one trip and one short script."""
     keys = QueueKeys(namespace, "q")
     with Client(ConnectionFactory(meter.url)) as client:
-        Queue(client, namespace, "q").send_all(range(20))
+        Queue(client, namespace, "q").send_many(range(20))
         client.execute(settle_receive(keys, "a", 5, each=True))
         done = [Outcomes("a", acks=[1, 4, 5])]
         batch, counts = meter.cost(
@@ -181,7 +181,7 @@ def test_worker_path_of_one(meter: Meter, namespace: str) -> None:
     keys = QueueKeys(namespace, "q")
     with Client(ConnectionFactory(meter.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(3))
+        queue.send_many(range(3))
         client.execute(settle_receive(keys, "a", 1))
         done = [Outcomes("a", acks=["0"])]
         batch, counts = meter.cost(

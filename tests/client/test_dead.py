@@ -31,7 +31,7 @@ def queue(store_url: str, namespace: str) -> Iterator[Queue]:
 
 def bury(queue: Queue, *errors: str, task: str = "send_email") -> list[str]:
     """Leave a dead letter for each error; their message ids."""
-    ids = queue.send_all([encode_call(task, [1], {})] * len(errors))
+    ids = queue.send_many([encode_call(task, [1], {})] * len(errors))
     for message, error in zip(queue.receive(len(errors)), errors, strict=True):
         queue.bury(message, error=error)
     return ids

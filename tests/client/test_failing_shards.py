@@ -237,7 +237,7 @@ def test_a_claim_returns_the_messages_of_healthy_shards(client: Client, namespac
 def test_a_pop_returns_the_messages_whose_ack_counted(client: Client, namespace: str) -> None:
     """Another receiver claims one of ten between receive and ack: the other nine are not lost."""
     queue = Queue(client, namespace, "q")
-    queue.send_all([b"%d" % number for number in range(10)])
+    queue.send_many([b"%d" % number for number in range(10)])
     taken: list[Message] = []
     plan = with_hook(
         pop(queue.ref, 10), "settle", lambda _: taken.extend(queue.claim(1, elapsed="0s"))
@@ -267,8 +267,8 @@ def test_a_pop_returns_messages_acked_before_another_queue_failed(
 ) -> None:
     """Messages of the queue that fails come back uncounted, since no caller has seen them."""
     first, second = Queue(client, namespace, "first"), Queue(client, namespace, "second")
-    first.send_all(range(3))
-    second.send_all(range(3, 5))
+    first.send_many(range(3))
+    second.send_many(range(3, 5))
 
     def breaks(command: Command[Any]) -> None:
         if command.keys[0] == second.keys.ready[0]:
@@ -369,7 +369,7 @@ def test_a_cancelled_receive_gives_its_messages_back(store_url: str, namespace: 
 def test_returned_messages_are_not_given_back(client: Client, namespace: str) -> None:
     """Once the call has returned, a lease belongs to its caller, whatever is interrupted afterwards."""
     queue, other = Queue(client, namespace, "q"), Queue(client, namespace, "other")
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     held = queue.receive(1)
     plan = with_hook(receive(queue.ref), "settle_receive", _interrupt, after=True)
     with pytest.raises(_Interrupted):
@@ -401,7 +401,7 @@ def test_a_lost_split_gives_the_message_back(store_url: str, namespace: str) -> 
 def test_a_receive_reads_past_many_expired_messages(client: Client, namespace: str) -> None:
     """One call of a script reads at most 256 of them; a receive that does not wait continues until it finds one."""
     queue = Queue(client, namespace, "q")
-    queue.send_all(range(900), ttl="1ms")
+    queue.send_many(range(900), ttl="1ms")
     queue.send("fresh")
     time.sleep(0.005)
     assert bodies(queue.receive()) == [b'"fresh"']

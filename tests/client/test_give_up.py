@@ -44,7 +44,7 @@ def within(seconds: float) -> Iterator[None]:
 
 CALLS: dict[str, Callable[[Queue], object]] = {
     "send": lambda queue: queue.send("x"),
-    "send_all": lambda queue: queue.send_all(range(3000)),
+    "send_many": lambda queue: queue.send_many(range(3000)),
     "receive": lambda queue: queue.receive(),
     "receive from several": lambda queue: queue.receive(then=[queue]),
     "receive and reap": lambda queue: queue.receive(reap=True),

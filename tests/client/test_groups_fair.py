@@ -47,9 +47,9 @@ def flood(queue: Queue, kind: str) -> None:
     """A backlog: of one tenant, of a tenant over 1,000 groups, without a group, or of 1,000 tenants."""
     for first in range(0, FLOOD, 1000):
         if kind == "tenant":
-            queue.send_all([b"flood"] * 1000, group="big")
+            queue.send_many([b"flood"] * 1000, group="big")
         elif kind == "plain":
-            queue.send_all([b"flood"] * 1000)
+            queue.send_many([b"flood"] * 1000)
         else:
             for number in range(1000):
                 name = f"big/{number}" if kind == "split" else f"t{number}"
@@ -66,7 +66,7 @@ def test_a_flood_lets_others_through(queue: Queue, kind: str, others: int) -> No
     """A tenant that comes late waits for as many messages as others take turns, twice at most, for each of its own."""
     flood(queue, kind)
     with worker(queue, 7) as seen:
-        queue.send_all([b"mine%d" % number for number in range(10)], group="small")
+        queue.send_many([b"mine%d" % number for number in range(10)], group="small")
     at = [seen.index(f"mine{number}") for number in range(10)]
     assert at == sorted(at)
     for number, position in enumerate(at):
@@ -78,8 +78,8 @@ def test_no_slot_is_idle_while_a_message_may_run(queue: Queue) -> None:
     """Groups at their limits do not keep a batch from being filled with others."""
     queue.set_limit("*", concurrency=1)
     for number in range(50):
-        queue.send_all([f"{number}.{each}" for each in range(3)], group=f"g{number}")
-    queue.send_all(["plain"] * 20)
+        queue.send_many([f"{number}.{each}" for each in range(3)], group=f"g{number}")
+    queue.send_many(["plain"] * 20)
     held = 0
     for number in range(10):
         batch = queue.client.execute(settle_receive(queue.keys, f"l{number}", 7))

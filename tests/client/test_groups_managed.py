@@ -41,8 +41,8 @@ def test_a_paused_queue_delivers_nothing_of_its_groups(app: QWorker) -> None:
     queue = app.queue("q")
     queue.set_limit("*", concurrency=1)
     for name in "ab":
-        queue.send_all([f"{name}0", f"{name}1"], group=name)
-    queue.send_all(["o0", "o1"], group="o", ordered=True)
+        queue.send_many([f"{name}0", f"{name}1"], group=name)
+    queue.send_many(["o0", "o1"], group="o", ordered=True)
     first = queue.receive(10)
     assert sorted(bodies(first)) == ["a0", "b0", "o0"]
     app.client.run(change_pauses(queue.ref, close={"out"}))
@@ -60,7 +60,7 @@ def test_a_paused_queue_delivers_nothing_of_its_groups(app: QWorker) -> None:
 def test_a_queue_whose_input_is_paused_takes_nothing_of_groups(app: QWorker) -> None:
     """What it has is delivered, and a slot is freed as ever."""
     queue = app.queue("q")
-    queue.send_all(["o0", "o1"], group="o", ordered=True)
+    queue.send_many(["o0", "o1"], group="o", ordered=True)
     app.client.run(change_pauses(queue.ref, close={"in"}))
     with pytest.raises(QueuePausedError):
         queue.send("o2", group="o", ordered=True)
@@ -79,11 +79,11 @@ def test_groups_wait_in_each_shard_over_a_division_and_back(app: QWorker) -> Non
     queue.set_limit("*", concurrency=2)
     names = [f"t{number}" for number in range(12)]
     for name in names:
-        queue.send_all([f"{name}.0", f"{name}.1"], group=name)
+        queue.send_many([f"{name}.0", f"{name}.1"], group=name)
     held = queue.receive(4)
     queue.divide(3, wait=0)
     for name in names:
-        queue.send_all([f"{name}.2", f"{name}.3"], group=name)
+        queue.send_many([f"{name}.2", f"{name}.3"], group=name)
     shards = [Queue(queue.client, queue.ref.namespace, f"q/{number}") for number in (1, 2)]
     assert all(shard.inspect().grouped for shard in shards)
     assert all(shard.limits() == queue.limits() for shard in shards)
@@ -112,8 +112,8 @@ def test_a_queue_that_is_removed_leaves_no_slot(app: QWorker) -> None:
     """Neither of what runs nor of a retry that keeps its group; late acks change nothing, and a new queue is new."""
     queue = app.queue("q")
     queue.set_limit("*", concurrency=1)
-    queue.send_all(["a0", "a1"], group="acme/a")
-    queue.send_all(["o0", "o1"], group="o", ordered=True)
+    queue.send_many(["a0", "a1"], group="acme/a")
+    queue.send_many(["o0", "o1"], group="o", ordered=True)
     held = queue.receive(10)
     assert sorted(bodies(held)) == ["a0", "o0"]
     queue.nack(next(each for each in held if bodies([each]) == ["o0"]), delay="1h")
@@ -122,7 +122,7 @@ def test_a_queue_that_is_removed_leaves_no_slot(app: QWorker) -> None:
         left = list(raw.scan_iter(f"{app.namespace}:{{q*", count=10_000))
     assert left == []
     queue = Queue(queue.client, queue.ref.namespace, "q")
-    queue.send_all(["a2", "a3"], group="acme/a")
+    queue.send_many(["a2", "a3"], group="acme/a")
     queue.send("o2", group="o", ordered=True)
     late = next(each for each in held if bodies([each]) == ["a0"])
     assert queue.ack(late) == []
@@ -135,7 +135,7 @@ def test_a_removed_queue_frees_its_part_of_a_limit_over_several(app: QWorker) ->
     first, second = app.queue("q"), app.queue("r")
     first.set_limit("api/", concurrency=2, with_queues=["r"])
     for queue in (first, second):
-        queue.send_all([0, 1, 2], group="api/x")
+        queue.send_many([0, 1, 2], group="api/x")
     assert len(first.receive(10)) == 1
 
     async def remove() -> None:
@@ -158,9 +158,9 @@ def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> N
     queue.set_limit("whale-1", concurrency=1)
     bodies = [b"1"]
     for number in range(1500):
-        queue.send_all(bodies, group=f"g{number}")
+        queue.send_many(bodies, group=f"g{number}")
     for number in range(4):
-        queue.send_all([b"1"] * 100, group=f"whale-{number}")
+        queue.send_many([b"1"] * 100, group=f"whale-{number}")
     found = app.client.run(groups(queue.ref, most=5, most_read=1))
     assert [(group.name, group.waiting) for group in found[:4]] == [
         (f"whale-{number}", 100) for number in (3, 2, 1, 0)

@@ -82,7 +82,7 @@ class Verbs:
             options["delay"] = rng.choice(["1ms", "1h"])
         if rng.random() < 0.1:
             options["ttl"] = rng.choice(["5ms", "1h"])
-        self._queue.send_all([self._sent - each for each in range(rng.randrange(1, 4))], **options)
+        self._queue.send_many([self._sent - each for each in range(rng.randrange(1, 4))], **options)
 
     def receive(self) -> None:
         """Or take over what others received."""

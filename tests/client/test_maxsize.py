@@ -36,7 +36,7 @@ def app(store_url: str, namespace: str) -> Iterator[QWorker]:
 def _asend(app: QWorker, *texts: str) -> object:
     async def work() -> object:
         try:
-            return await app.aqueue("jobs").send_all(texts)
+            return await app.aqueue("jobs").send_many(texts)
         finally:
             await app.aclose()
 
@@ -46,10 +46,10 @@ def _asend(app: QWorker, *texts: str) -> object:
 #: Each way to send some bodies, and what its error calls the second one.
 WAYS: dict[str, tuple[Callable[..., object], str]] = {
     "send": (lambda app, *texts: [app.queue("jobs").send(text) for text in texts], "body"),
-    "send_all": (lambda app, *texts: app.queue("jobs").send_all(texts), "bodies[1]"),
+    "bodies": (lambda app, *texts: app.queue("jobs").send_many(texts), "bodies[1]"),
     "async": (_asend, "bodies[1]"),
     "task": (lambda app, *texts: [app.tasks["work"].send(text) for text in texts], "body"),
-    "send_many": (
+    "calls": (
         lambda app, *texts: app.tasks["work"].send_many(
             [app.tasks["work"].call(text) for text in texts]
         ),
@@ -88,11 +88,11 @@ def test_nothing_of_many_is_stored_if_one_is_too_large(app: QWorker, shards: int
     bodies = [b"x"] * 2500
     bodies[2400] = b"x" * 2049
     with pytest.raises(BodyTooLargeError) as caught:
-        queue.send_all(bodies)
+        queue.send_many(bodies)
     assert (caught.value.field, caught.value.size) == ("bodies[2400]", 2049)
     assert queue.inspect().stored == 0
     bodies[2400] = b"x" * 2048
-    assert len(queue.send_all(bodies)) == 2500
+    assert len(queue.send_many(bodies)) == 2500
 
 
 def test_a_lowered_limit_counts_at_once(app: QWorker) -> None:
@@ -102,7 +102,7 @@ def test_a_lowered_limit_counts_at_once(app: QWorker) -> None:
     queue.send(b"x" * 2048)
     queue.change(maxsize="1KiB")
     with pytest.raises(BodyTooLargeError) as caught:
-        queue.send_all([b"x" * 1024, b"x" * 1025])
+        queue.send_many([b"x" * 1024, b"x" * 1025])
     assert (caught.value.field, caught.value.size, caught.value.maxsize) == (
         "bodies[1]",
         1025,

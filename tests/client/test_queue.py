@@ -70,7 +70,7 @@ def test_the_command_line_reports_marked_messages(store_url: str, namespace: str
     """In words, and in JSON under `marked`."""
     with Client(ConnectionFactory(store_url)) as client:
         queue = Queue(client, namespace, "q")
-        held_id, waiting_id = queue.send_all(range(2))
+        held_id, waiting_id = queue.send_many(range(2))
         queue.receive()
         words = ["--url", store_url, "--namespace", namespace, "message", "delete", "q", "--yes"]
         ran = CliRunner().invoke(cli, [*words, held_id])

@@ -73,7 +73,7 @@ def test_a_receive_during_a_removal_leaves_nothing_behind(app: QWorker) -> None:
     """Between any two steps of a removal: no lease is left without a deadline, and a late ack moves no counter."""
     for stop in range(30):
         queue = app.queue(f"q{stop}")
-        queue.send_all([{"n": n} for n in range(10)])
+        queue.send_many([{"n": n} for n in range(10)])
         early = queue.receive(2)
         plan, got, at, result = remove(queue.ref), [], 0, None
         try:
@@ -90,7 +90,7 @@ def test_a_receive_during_a_removal_leaves_nothing_behind(app: QWorker) -> None:
         if at <= stop:
             break
         assert keys_of(app) == [], stop
-        queue.send_all([{"n": n} for n in range(3)])
+        queue.send_many([{"n": n} for n in range(3)])
         assert queue.ack(*early, *got) == []
         seen = queue.inspect()
         assert (seen.stats["stored"], seen.ready, seen.unacked) == (3, 3, 0)
@@ -111,7 +111,7 @@ def test_sends_during_the_removal_of_a_divided_queue_are_deleted_or_can_be_recei
         queue.divide(3, wait=0)
         with QWorker(app.namespace, url=store_url).client as client:
             sender = Queue(client, app.namespace, queue.name)
-            sender.send_all([{"n": n} for n in range(24)])
+            sender.send_many([{"n": n} for n in range(24)])
             plan, at = remove(queue.ref), 0
             try:
                 step = plan.send(None)

@@ -52,7 +52,7 @@ def test_a_synced_send_is_on_disk() -> None:
         app = QWorker("n", url=server.url)
         app.task(name="work", queue="q")(lambda: None)
         app.queue("q").send("a", fsync=True, within="2s")
-        app.queue("q").send_all([b"b"] * 1500, fsync=True, within="2s")
+        app.queue("q").send_many([b"b"] * 1500, fsync=True, within="2s")
         app.tasks["work"].options(fsync=True, within="2s").send()
         assert app.queue("q").inspect().ready == 1502
         app.close()

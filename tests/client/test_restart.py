@@ -62,7 +62,7 @@ def test_settles_are_repeated_to_a_server_that_lost_them(
     """Also if the client id of the new connection is higher than that of the old run."""
     with Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(10))
+        queue.send_many(range(10))
         messages = queue.receive(10)
         server.redis().save()
         assert len(queue.ack(*messages)) == 10
@@ -78,7 +78,7 @@ def test_async_settles_are_repeated(server: Restarted, namespace: str) -> None:
     async def work() -> None:
         async with AsyncClient(ConnectionFactory(server.url)) as client:
             queue = AsyncQueue(client, namespace, "q")
-            await queue.send_all(range(10))
+            await queue.send_many(range(10))
             messages = await queue.receive(10)
             assert len(messages) == 10
             server.redis().save()
@@ -98,7 +98,7 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
     """Settles that the server knows are not repeated: each would count as stale."""
     with Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(10))
+        queue.send_many(range(10))
         assert len(queue.ack(*queue.receive(10))) == 10
         server.redis().client_kill_filter(_type="normal", skipme=True)
         queue.send("later")
@@ -122,7 +122,7 @@ def test_a_server_that_does_not_report_its_run_is_known_by_its_client_ids(
     url = f"redis://plain:x@127.0.0.1:{server.port}"
     with Client(ConnectionFactory(url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(10))
+        queue.send_many(range(10))
         messages = queue.receive(10)
         server.redis().save()
         queue.ack(*messages)

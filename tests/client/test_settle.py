@@ -41,7 +41,7 @@ def test_many_messages_are_settled_in_one_call(namespace: str, verb: str) -> Non
     """Of any number of leases: one script, one trip, so all of them or none."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(30))
+        queue.send_many(range(30))
         held = [message for count in (1, 9, 20) for message in queue.receive(count)]
         settle = getattr(queue, verb)
         queue.send("warm")
@@ -62,7 +62,7 @@ def test_a_call_moves_a_bounded_number_of_messages_and_bytes(
         queue = Queue(client, namespace, "q")
         queue.create(maxsize="1MiB")
         large = [b'"%07d%s"' % (number, b"x" * 600_000) for number in range(3)]
-        ids = [*queue.send_all(range(260)), *queue.send_all(large), *queue.send_all(range(240))]
+        ids = [*queue.send_many(range(260)), *queue.send_many(large), *queue.send_many(range(240))]
         held = [*queue.receive(260), *queue.receive(), *queue.receive(), *queue.receive()]
         held += queue.receive(240)
         settle = getattr(queue, verb)
@@ -114,7 +114,7 @@ def test_stale_messages_are_not_returned(queue: Queue, verb: str) -> None:
 @pytest.mark.parametrize("verb", ["nack", "release", "bury"])
 def test_only_stale_messages_are_an_error(queue: Queue, verb: str) -> None:
     """As for a single one; no messages at all are not an error."""
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     held = queue.receive(2)
     queue.ack(*held)
     with pytest.raises(StaleReceiptError):
@@ -124,7 +124,7 @@ def test_only_stale_messages_are_an_error(queue: Queue, verb: str) -> None:
 
 def test_released_messages_keep_their_order(queue: Queue) -> None:
     """They come back ahead of the others, as they were received."""
-    queue.send_all(range(5))
+    queue.send_many(range(5))
     queue.release(*queue.receive(3))
     assert [message.body for message in queue.receive(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
@@ -149,7 +149,7 @@ def test_messages_of_all_shards_are_settled(client: Client, queue: Queue) -> Non
 
 def test_async_settles_many(queue: Queue, store_url: str, namespace: str) -> None:
     """The async client runs the same plans."""
-    queue.send_all(range(4))
+    queue.send_many(range(4))
 
     async def work() -> list[Message]:
         async with AsyncClient(ConnectionFactory(store_url)) as aclient:
@@ -164,7 +164,7 @@ def test_a_reap_reports_what_it_did(client: Client, queue: Queue) -> None:
     """Delayed messages become ready, lost ones come back, and expired ones end, without a receive."""
     assert queue.reap() == ReapedQueue()
     queue.send("delayed", delay="1ms")
-    queue.send_all(range(2), ttl="1ms")
+    queue.send_many(range(2), ttl="1ms")
     held_id = queue.send("held", delay="1h")
     assert queue.hold(held_id) == [held_id]
     time.sleep(0.005)
@@ -196,7 +196,7 @@ def test_many_messages_are_extended_in_one_call(namespace: str) -> None:
     """Of any number of leases: one script, one trip; each gets a new receipt, and its old one is stale."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
         queue = Queue(client, namespace, "q")
-        queue.send_all(range(31))
+        queue.send_many(range(31))
         held = [message for count in (1, 9, 20) for message in queue.receive(count)]
         queue.extend_all(queue.receive(), "1m")
         redis = server.redis()
@@ -216,7 +216,7 @@ def test_many_messages_are_extended_in_one_call(namespace: str) -> None:
 
 def test_stale_messages_are_not_extended(queue: Queue) -> None:
     """They are left out, and so are duplicates; if none is held the list is empty, and no lease is created."""
-    queue.send_all(range(4))
+    queue.send_many(range(4))
     held = queue.receive(4)
     queue.ack(held[1])
     longer = queue.extend_all([*held, held[0]], "10m")
@@ -229,7 +229,7 @@ def test_stale_messages_are_not_extended(queue: Queue) -> None:
 
 def test_extending_many_by_nothing_gives_them_back(queue: Queue) -> None:
     """As 0 does for one message: they are visible now, uncounted, in their order."""
-    queue.send_all(range(3))
+    queue.send_many(range(3))
     held = queue.receive(3)
     assert queue.extend_all(held, 0) == held
     assert queue.extend_all(held, 0) == []
@@ -243,7 +243,7 @@ def test_extending_many_by_nothing_gives_them_back(queue: Queue) -> None:
 
 def test_more_messages_and_leases_than_a_call_takes_are_extended(queue: Queue) -> None:
     """In several calls."""
-    queue.send_all(range(1270))
+    queue.send_many(range(1270))
     held = [message for _ in range(70) for message in queue.receive()]
     held += [message for _ in range(2) for message in queue.receive(600)]
     longer = queue.extend_all(held, "10m")
@@ -338,7 +338,7 @@ def test_many_are_extended_by_asyncio(store_url: str, namespace: str) -> None:
     async def work() -> None:
         async with AsyncClient(ConnectionFactory(store_url)) as client:
             queue = AsyncQueue(client, namespace, "q")
-            await queue.send_all(range(5))
+            await queue.send_many(range(5))
             held = await queue.receive(2) + await queue.receive(3)
             longer = await queue.extend_all(held, "10m")
             assert [message.json() for message in longer] == list(range(5))

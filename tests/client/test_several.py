@@ -26,7 +26,7 @@ def ask(client: Client, *words: str | int) -> object:
 def test_a_broken_queue_costs_the_others_nothing(client: Client, namespace: str, verb: str) -> None:
     """Messages of the first queue are returned, and a warning names the other."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
-    high.send_all(range(3))
+    high.send_many(range(3))
     ask(client, "SET", low.keys.ready[0], "x")
     with capture_logs() as lines:
         messages = getattr(high, verb)(5, then=[low])
@@ -37,7 +37,7 @@ def test_a_broken_queue_costs_the_others_nothing(client: Client, namespace: str,
 def test_a_full_batch_reads_no_further_queue(client: Client, namespace: str) -> None:
     """A queue whose turn does not come is not read at all."""
     high, low = Queue(client, namespace, "high"), Queue(client, namespace, "low")
-    high.send_all(range(3))
+    high.send_many(range(3))
     ask(client, "SET", low.keys.ready[0], "x")
     assert len(high.receive(3, then=[low])) == 3
 
@@ -69,7 +69,7 @@ def test_a_waiter_that_is_served_elsewhere_rings_again(client: Client, namespace
 def test_a_queue_may_be_named_twice(client: Client, namespace: str) -> None:
     """The second time it has nothing more to give."""
     queue = Queue(client, namespace, "q")
-    queue.send_all(range(3))
+    queue.send_many(range(3))
     assert len(queue.receive(5, then=[queue])) == 3
 
 
@@ -106,7 +106,7 @@ def test_a_lease_in_its_grace_period_is_polled_slowly() -> None:
 def test_reaping_removes_expired_messages(client: Client, namespace: str) -> None:
     """Expired messages at the head end although the receive itself takes none."""
     queue = Queue(client, namespace, "q")
-    queue.send_all(range(3), ttl="1ms")
+    queue.send_many(range(3), ttl="1ms")
     queue.send("fresh")
     queue.pause("out")
     while True:

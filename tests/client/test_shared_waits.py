@@ -126,7 +126,7 @@ def test_waiters_of_one_queue_are_all_served(store_url: str, namespace: str) -> 
 
     async def work(client: AsyncClient) -> None:
         tasks = await waiting(client, namespace, ["q"] * (2 * MAX_WAITS))
-        await AsyncQueue(client, namespace, "q").send_all(range(len(tasks)))
+        await AsyncQueue(client, namespace, "q").send_many(range(len(tasks)))
         received = await asyncio.gather(*tasks)
         assert {messages[0].body for messages in received} == {  # type: ignore[index]
             b"%d" % number for number in range(len(tasks))

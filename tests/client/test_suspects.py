@@ -52,7 +52,7 @@ def test_a_suspect_is_not_kept_waiting_by_newer_messages(
 ) -> None:
     """Whatever the number of ready messages and the size of a batch."""
     queue = Queue(client, namespace, "q")
-    queue.send_all(range(1000))
+    queue.send_many(range(1000))
     suspect(client, queue, "victim")
     receive = getattr(queue, verb)
     assert number_of_receives(lambda: receive(count, reap=count == 1), "victim", SOON) <= SOON
@@ -96,7 +96,7 @@ def test_an_async_receiver_gets_a_suspect_soon(
 ) -> None:
     """The turns are kept by the plan, which both clients run."""
     queue = Queue(client, namespace, "q")
-    queue.send_all(range(100))
+    queue.send_many(range(100))
     suspect(client, queue, "victim")
 
     async def work() -> list[str]:
@@ -110,7 +110,7 @@ def test_an_async_receiver_gets_a_suspect_soon(
 def test_many_suspects_leave_the_others_their_turns(client: Client, namespace: str) -> None:
     """Three receives in four go to what is ready, however many suspects wait."""
     queue = Queue(client, namespace, "q")
-    queue.send_all([b"new"] * 400)
+    queue.send_many([b"new"] * 400)
     suspect(client, queue, *(f"s{number}" for number in range(100)))
     received = [message for _ in range(100) for message in queue.receive()]
     suspects = sum(message.timeouts for message in received)
@@ -176,7 +176,7 @@ def test_a_lone_timeout_among_100_000_newer_comes_in_time(
     thread.start()
     try:
         # The watch for gaps begins with the first tick.
-        queue.send_all([b"new"] * 100_000)
+        queue.send_many([b"new"] * 100_000)
         (lost,) = queue.receive()
         assert lost.id == lost_id
         watch = Watch(os.getpid())

@@ -70,7 +70,7 @@ def queue(store_url: str, namespace: str) -> Iterator[Queue]:
 
 def test_a_pop_returns_what_it_has_acked(queue: Queue) -> None:
     """With and without a message that has flags, in order."""
-    queue.send_all(["one", "two"])
+    queue.send_many(["one", "two"])
     queue.send("three", unique="key")
     queue.send("four")
     assert [message.json() for message in queue.pop(2)] == ["one", "two"]
@@ -81,7 +81,7 @@ def test_a_pop_returns_what_it_has_acked(queue: Queue) -> None:
 
 def test_a_pop_returns_no_message_whose_ack_did_not_count(queue: Queue) -> None:
     """Another receiver may have it: here one of three has left the lease before the ack."""
-    queue.send_all(["one", "two", "three"])
+    queue.send_many(["one", "two", "three"])
     plan, reply = pop(queue.ref, 3), None
     messages = None
     while messages is None:

@@ -37,7 +37,7 @@ def queue(client: Client, namespace: str) -> Queue:
     queue.divide(3, wait="0s")
     shards = [Queue(client, namespace, f"q/{number}") for number in (1, 2)]
     while not all(len(shard.peek(100)) >= 13 for shard in shards):
-        queue.send_all(range(20))
+        queue.send_many(range(20))
     for settle in ("bury", "nack", ""):
         for at in range(3):
             received = (shards[at - 1] if at else queue).receive(2)

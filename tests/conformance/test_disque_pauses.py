@@ -131,7 +131,7 @@ def test_a_worker_leaves_when_its_running_handlers_have_ended(lab: Lab) -> None:
     lab.app(
         "@app.task\ndef brief(n: int) -> None:\n    note('started', n)\n    time.sleep(4)\n    note('ended', n)\n"
     )
-    lab.send_all("brief", 5)
+    lab.send_many("brief", 5)
     worker = lab.start("--grace", "1s")
     until(lambda: lab.notes("started"))
     place = Place(lab.url, lab.namespace, "sync")
@@ -201,7 +201,7 @@ def test_a_receiver_learns_where_to_receive_next(place: Place) -> None:
 
     queue = place.queue()
     assert hint(1) == UNKNOWN
-    queue.send_all(["a", "b"])
+    queue.send_many(["a", "b"])
     assert [hint(2), hint(3)] == [0, UNKNOWN]
     queue.send("late", delay="1m")
     assert 50_000 < hint(4) <= 60_000

@@ -23,7 +23,7 @@ from tests.consumer.workers import Lab
 def test_the_length_of_a_queue_is_its_ready_messages(place: Place) -> None:
     """Delayed messages and unacked ones are counted apart."""
     queue = place.queue()
-    queue.send_all(["a", "b", "c"])
+    queue.send_many(["a", "b", "c"])
     queue.send("late", delay="1h")
     queue.receive()
     seen = queue.inspect()
@@ -36,7 +36,7 @@ def test_a_queue_reports_its_activity(place: Place) -> None:
     """Length, age, idle time, waiting consumers, what came and went with its rates, and the pause."""
     queue = place.queue()
     queue.create(visibility="1m")
-    queue.send_all(["a", "b", "c"])
+    queue.send_many(["a", "b", "c"])
     before = queue.stat()
     queue.ack(*queue.receive(2))
     queue.pause("in", strict=True)
@@ -124,7 +124,7 @@ def test_queues_are_scanned_by_length(place: Place, app: QWorker) -> None:
     """A scan goes through the queues in bounded pages, and takes those of a length."""
     for length in range(5):
         queue = place.queue(f"q{length}")
-        queue.send_all([str(n) for n in range(length)])
+        queue.send_many([str(n) for n in range(length)])
         queue.pause("none")  # an empty queue is known once it is made
     assert _lengths(place, app) == {f"q{n}": n for n in range(5)}
     assert _lengths(place, app, minlen=2, maxlen=3, count=1) == {"q2": 2, "q3": 3}
@@ -140,7 +140,7 @@ def test_queues_are_scanned_by_length(place: Place, app: QWorker) -> None:
 def test_messages_are_scanned_by_queue_and_state(place: Place) -> None:
     """A scan goes through the messages of some states in bounded pages; ids or all of them."""
     queue = place.queue()
-    queue.send_all([str(n) for n in range(25)], priority=2)
+    queue.send_many([str(n) for n in range(25)], priority=2)
     ready = ids(queue.peek(1000))
     late, held = queue.send("late", delay="1h"), queue.send("held", priority=9)
     queue.hold(held)
@@ -173,7 +173,7 @@ def test_messages_are_scanned_by_queue_and_state(place: Place) -> None:
 def test_a_scan_misses_nothing_that_stays(place: Place) -> None:
     """Messages that are received at the head while a scan continues make it miss none of the others."""
     queue = place.queue()
-    queue.send_all([str(n) for n in range(100)])
+    queue.send_many([str(n) for n in range(100)])
     all_ids, scanned, cursor = ids(queue.peek(1000)), [], "0"
     while True:
         page = queue.scan_page(cursor, "ready", count=10)

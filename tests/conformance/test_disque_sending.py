@@ -89,7 +89,7 @@ def test_a_message_lives_for_its_time_only(place: Place) -> None:
 def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
     """Each send may say how full the queue may get by it; nothing is trimmed, and others are not concerned."""
     queue = place.queue()
-    queue.send_all(["a", "b"], maxlen=2)
+    queue.send_many(["a", "b"], maxlen=2)
     with pytest.raises(QueueFullError) as refused:
         queue.send("c", maxlen=2)
     assert (refused.value.stored, refused.value.maxlen) == (2, 2)
@@ -114,7 +114,7 @@ def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
     with pytest.raises(
         NotReplicatedError, match="stored, but on 1 of 2 replicas within 20 ms"
     ) as less:
-        queue.send_all([str(n) for n in range(1001)], replicas=2, within="20ms")
+        queue.send_many([str(n) for n in range(1001)], replicas=2, within="20ms")
     assert ids(queue.peek(1000))[1:3] == less.value.ids[:2]
     assert (less.value.replicas, less.value.wanted, len(less.value.ids)) == (1, 2, 1001)
     assert queue.inspect().ready == 1002

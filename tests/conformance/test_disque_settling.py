@@ -18,7 +18,7 @@ from tests.consumer.driving import until
 def test_many_messages_are_acked_in_one_call(place: Place) -> None:
     """An ack counts once; what was acked before changes nothing and is not among those returned."""
     queue = place.queue()
-    queue.send_all(["a", "b", "c"])
+    queue.send_many(["a", "b", "c"])
     a, b, c = queue.receive(3)
     assert queue.ack(a, b) == [a, b]
     assert queue.ack(a, b, c) == [c]
@@ -32,7 +32,7 @@ def test_many_messages_are_acked_in_one_call(place: Place) -> None:
 def test_an_ack_is_fast(place: Place) -> None:
     """There is one ack, in one trip with no gossip to save: it takes one script call, whatever the number."""
     queue = place.queue()
-    queue.send_all([str(n) for n in range(101)])
+    queue.send_many([str(n) for n in range(101)])
     queue.ack(*queue.receive(1))  # from now on the server knows the script
     messages = queue.receive(100)
     before = _scripts(place)

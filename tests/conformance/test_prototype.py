@@ -19,7 +19,7 @@ FARTHEST_MS = 2**52 - 2**42
 def test_n_messages_come_in_one_call(place: Place) -> None:
     """A receive takes up to 1,000 messages into one lease, in their order."""
     queue = place.queue()
-    ids = queue.send_all(range(5))
+    ids = queue.send_many(range(5))
     messages = queue.receive(3)
     assert [message.id for message in messages] == ids[:3]
     assert len({message.receipt.lease_id for message in messages}) == 1
@@ -31,7 +31,7 @@ def test_n_messages_come_in_one_call(place: Place) -> None:
 def test_fewer_come_where_there_are_fewer(place: Place) -> None:
     """A receive does not wait for its batch to fill up; an empty queue gives nothing."""
     queue = place.queue()
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     assert len(queue.receive(100)) == 2
     assert queue.receive(100) == []
     for count in (0, 1001, -1, "3", True):
@@ -63,7 +63,7 @@ def test_a_message_is_consumed_later(place: Place) -> None:
 def test_acked_in_time_a_message_is_done(place: Place) -> None:
     """A message that is acked before its deadline never comes back."""
     queue = place.queue()
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     first, second = queue.receive(2, visibility="5s")
     assert first.deadline_ms == first.received_ms + 5000
     assert queue.ack(first, second) == [first, second]
@@ -77,7 +77,7 @@ def test_acked_in_time_a_message_is_done(place: Place) -> None:
 def test_not_acked_in_time_a_message_comes_back(place: Place) -> None:
     """After its deadline a message comes back, in its order, and the late ack changes nothing."""
     queue = place.queue()
-    ids = queue.send_all(range(3))
+    ids = queue.send_many(range(3))
     late = queue.receive(2)
     let_leases_run_out(place)
     daemon_comes_by(place)
@@ -95,7 +95,7 @@ def test_the_daemon_moves_due_messages(place: Place) -> None:
     """Receivers move no messages: the daemon promotes and reaps them."""
     queue = place.queue()
     later = queue.send("later", delay="10s")
-    lost = queue.send_all(range(2))
+    lost = queue.send_many(range(2))
     queue.receive(2)
     let_leases_run_out(place)
     assert queue.receive(10) == []
@@ -108,7 +108,7 @@ def test_without_a_daemon_the_receiver_moves_due_messages(place: Place) -> None:
     """`reap=True` does the daemon's work on the queue before each receive, a bounded part of it."""
     queue = place.queue()
     later = queue.send("later", delay="10s")
-    lost = queue.send_all(range(2))
+    lost = queue.send_many(range(2))
     queue.receive(2)
     expired = queue.send("expired", ttl="1ms")
     let_clock_pass(place, 1)
@@ -117,7 +117,7 @@ def test_without_a_daemon_the_receiver_moves_due_messages(place: Place) -> None:
     assert {each.id for each in messages} == {later, *lost}
     assert expired not in {each.id for each in messages}
     queue.ack(*messages)
-    lost = queue.send_all(range(2))
+    lost = queue.send_many(range(2))
     queue.receive(2)
     let_leases_run_out(place)
     shown = place.cli_json("message", "receive", "emails", "-n", "10", "--reap")

@@ -19,7 +19,7 @@ from tests.timing import Watch, keep_within
 def test_many_are_pushed_at_once(place: Place) -> None:
     """Up to 1,000 messages are stored whole or not at all, and the ids come in order."""
     queue = place.queue()
-    ids = queue.send_all(["a", "b", "c"])
+    ids = queue.send_many(["a", "b", "c"])
     assert ids == sorted(set(ids))
     assert [message.id for message in queue.peek()] == ids
     shown = place.cli_json("send", "texts", "--lines", "-", stdin='"a"\n"b"\n')
@@ -30,7 +30,7 @@ def test_many_are_pushed_at_once(place: Place) -> None:
 def test_a_number_is_popped(place: Place) -> None:
     """Up to `count` come, each with queue, id and body, and stay in the store until acked."""
     queue = place.queue()
-    ids = queue.send_all(range(5))
+    ids = queue.send_many(range(5))
     messages = queue.receive(3)
     assert [(message.queue, message.id, message.json()) for message in messages] == [
         ("emails", ids[n], n) for n in range(3)
@@ -42,8 +42,8 @@ def test_a_number_is_popped(place: Place) -> None:
 def test_queues_are_drained_left_to_right(place: Place) -> None:
     """The first queue gives what it has, the next ones the rest: a simple priority."""
     high, middle, low = (place.queue(name) for name in ("high", "middle", "low"))
-    low.send_all([7, 8, 9])
-    high.send_all([1, 2])
+    low.send_many([7, 8, 9])
+    high.send_many([1, 2])
     then = [_own(middle), _own(low)]
     messages = high.receive(4, then=then)
     assert [(message.queue, message.json()) for message in messages] == [
@@ -93,7 +93,7 @@ def test_a_wait_that_is_over_gives_nothing(place: Place) -> None:
 def test_an_ack_returns_the_messages_that_counted(place: Place) -> None:
     """Those that another consumer has settled are missing from the answer."""
     queue = place.queue()
-    queue.send_all(range(4))
+    queue.send_many(range(4))
     messages = queue.receive(4)
     assert queue.ack(messages[1]) == [messages[1]]
     assert queue.ack(*messages[:3]) == [messages[0], messages[2]]
@@ -107,7 +107,7 @@ def test_an_ack_returns_the_messages_that_counted(place: Place) -> None:
 def test_messages_are_claimed_by_elapsed_and_count(place: Place) -> None:
     """At most `count` that are unacked for `elapsed` go to the caller; the deliveries count, the clock starts again."""
     queue = place.queue()
-    ids = queue.send_all(range(5))
+    ids = queue.send_many(range(5))
     lost = queue.receive(4)
     let_pass(place, 20)
     fresh = queue.receive(1)
@@ -124,7 +124,7 @@ def test_messages_are_claimed_by_elapsed_and_count(place: Place) -> None:
 def test_lone_messages_are_claimed_each_in_a_lease(place: Place) -> None:
     """A message that was alone with its receiver may have cost its life: it is claimed alone."""
     queue = place.queue()
-    queue.send_all(range(3))
+    queue.send_many(range(3))
     for _ in range(3):
         queue.receive(1, visibility="1m")
     let_pass(place, 20)
@@ -142,7 +142,7 @@ def test_lone_messages_are_claimed_each_in_a_lease(place: Place) -> None:
 def test_an_operator_claims(place: Place) -> None:
     """`qworker message claim` takes over and prints the new receipts."""
     queue = place.queue()
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     queue.receive(2)
     assert place.cli_json("message", "claim", "emails", "--elapsed", "10s")["messages"] == []
     let_pass(place, 20)
@@ -155,7 +155,7 @@ def test_an_operator_claims(place: Place) -> None:
 def test_ready_messages_are_inspected_from_the_start(place: Place) -> None:
     """Ids and bodies in the order of delivery; nothing is received by it."""
     queue = place.queue()
-    ids = queue.send_all(range(5))
+    ids = queue.send_many(range(5))
     assert [(message.id, message.body) for message in queue.peek(2)] == [
         (ids[0], b"0"),
         (ids[1], b"1"),
@@ -169,7 +169,7 @@ def test_ready_messages_are_inspected_from_the_start(place: Place) -> None:
 def test_ready_messages_are_inspected_from_the_end(place: Place) -> None:
     """The newest first."""
     queue = place.queue()
-    ids = queue.send_all(range(5))
+    ids = queue.send_many(range(5))
     assert [message.id for message in queue.peek(2, newest=True)] == [ids[4], ids[3]]
     shown = place.cli_json("queue", "peek", "emails", "-n", "2", "--newest")
     assert [each["id"] for each in shown["messages"]] == [ids[4], ids[3]]
@@ -179,8 +179,8 @@ def test_ready_messages_are_inspected_from_the_end(place: Place) -> None:
 def test_ready_messages_are_inspected_from_a_place(place: Place) -> None:
     """The first few left out, from either end, over the boundary of two priorities."""
     queue = place.queue()
-    low = queue.send_all(range(3))
-    high = queue.send_all(range(2), priority=5)
+    low = queue.send_many(range(3))
+    high = queue.send_many(range(2), priority=5)
     assert [message.id for message in queue.peek(3, skip=1)] == [high[1], *low[:2]]
     assert [message.id for message in queue.peek(-3, skip=1)] == [low[1], low[0], high[1]]
     assert queue.peek(5, skip=5) == []
@@ -196,7 +196,7 @@ def test_ready_messages_are_inspected_from_a_place(place: Place) -> None:
 def test_pending_messages_are_inspected(place: Place) -> None:
     """Ids, bodies, last delivery, elapsed time and deliveries of unacked messages, the longest first."""
     queue = place.queue()
-    ids = queue.send_all(range(3))
+    ids = queue.send_many(range(3))
     (first,) = queue.receive()
     queue.nack(first)
     queue.receive(1)
@@ -220,7 +220,7 @@ def test_pending_messages_are_inspected(place: Place) -> None:
 def test_pending_messages_are_inspected_from_the_end(place: Place) -> None:
     """The latest deadline first, and the first few left out."""
     queue = place.queue()
-    ids = queue.send_all(range(4))
+    ids = queue.send_many(range(4))
     queue.receive(2)
     queue.receive(2, visibility="1m")
     assert [message.id for message in queue.pending(3, newest=True)] == [ids[3], ids[2], ids[1]]
@@ -233,7 +233,7 @@ def test_pending_messages_are_inspected_from_the_end(place: Place) -> None:
 def test_the_lengths_are_returned(place: Place) -> None:
     """Undelivered and delivered, each alone."""
     queue = place.queue()
-    queue.send_all(range(5))
+    queue.send_many(range(5))
     queue.receive(2)
     seen = queue.inspect()
     assert (seen.ready, seen.unacked) == (3, 2)

@@ -72,7 +72,7 @@ def test_a_queue_is_deleted_with_its_messages(place: Place) -> None:
     """Nothing is left of a deleted queue: no key, no entry in the list."""
     for name in ("emails", "texts"):
         queue = place.queue(name)
-        queue.send_all(range(3))
+        queue.send_many(range(3))
         queue.send("later", delay="1h")
         queue.receive(2)
     place.queue("emails").remove()
@@ -86,7 +86,7 @@ def test_attributes_totals_and_counts_are_read(place: Place) -> None:
     queue = place.queue()
     before_ms = place.now_ms()
     queue.create(delay="0s")
-    queue.send_all(range(4))
+    queue.send_many(range(4))
     queue.send("later", delay="1h")
     queue.receive(2)
     seen = queue.inspect()
@@ -158,7 +158,7 @@ def test_a_message_is_received_with_a_visibility(place: Place) -> None:
     """A received message has id, body, sent, first received and count; its own vt over the queue's."""
     queue = place.queue()
     queue.create(visibility="45s")
-    sent = queue.send_all(["one", "two"])
+    sent = queue.send_many(["one", "two"])
     (first,) = queue.receive()
     (second,) = queue.receive(visibility="5s")
     assert (first.id, first.json(), second.id) == (sent[0], "one", sent[1])
@@ -201,7 +201,7 @@ def test_a_message_has_the_time_of_its_first_receive(place: Place) -> None:
 def test_a_message_is_deleted_with_its_receipt(place: Place) -> None:
     """A receipt acks its own delivery only: a receiver whose time is over cannot delete another one's message."""
     queue = place.queue()
-    queue.send_all(range(3))
+    queue.send_many(range(3))
     (late,) = queue.receive()
     let_leases_run_out(place)
     daemon_comes_by(place)
@@ -219,7 +219,7 @@ def test_a_message_is_deleted_with_its_receipt(place: Place) -> None:
 def test_a_message_is_received_and_deleted_at_once(place: Place) -> None:
     """A popped message is gone: nothing is unacked, nothing comes back."""
     queue = place.queue()
-    ids = queue.send_all(range(4))
+    ids = queue.send_many(range(4))
     assert [each.id for each in queue.pop()] == ids[:1]
     assert [each.id for each in queue.pop(2)] == ids[1:3]
     shown = place.cli_json("message", "pop", "emails", "-n", "5")
@@ -232,7 +232,7 @@ def test_a_message_is_received_and_deleted_at_once(place: Place) -> None:
 def test_a_visibility_is_changed_with_the_receipt(place: Place) -> None:
     """The new visibility counts from now; 0 makes the message visible; a stale receipt changes nothing."""
     queue = place.queue()
-    queue.send_all(range(2))
+    queue.send_many(range(2))
     first, second = queue.receive(2)
     longer = queue.extend(first, "2h")
     assert longer.deadline_ms - place.now_ms() > 7_000_000
@@ -364,7 +364,7 @@ def test_a_message_over_maxsize_is_refused(place: Place) -> None:
 def test_a_message_is_json_or_bytes(place: Place) -> None:
     """Any JSON value is a body, and bytes are sent as they are; what is neither is refused with its path."""
     queue = place.queue()
-    queue.send_all(["text", 5, {"a": [1]}, b"raw \x00 bytes"])
+    queue.send_many(["text", 5, {"a": [1]}, b"raw \x00 bytes"])
     bodies = [message.body for message in queue.receive(4)]
     assert bodies == [b'"text"', b"5", b'{"a":[1]}', b"raw \x00 bytes"]
     with pytest.raises(InvalidBodyError, match="price"):

@@ -121,7 +121,7 @@ def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
     note("done", n)
 """)
     lab.queue().configure(QueueAttributes(max_receives=50))
-    lab.send_all("work", COUNT)
+    lab.send_many("work", COUNT)
     port = free_port()
     killed: set[int] = set()
     flags = {"inline": (), "threads": ("--concurrency", "4"), "async": ("--concurrency", "20")}
@@ -228,7 +228,7 @@ def wait(n):
     if current().receive_count == 1:
         time.sleep(1000)
 """)
-    lab.send_all("wait", 3)
+    lab.send_many("wait", 3)
     port = free_port()
     with lab.worker("--concurrency", "3", "--metrics-port", str(port)) as worker:
         until(lambda: len(lab.notes("began")) == 3)

@@ -128,7 +128,7 @@ def test_too_late_says_which(app: QWorker) -> None:
 def test_received_message_is_dropped_when_it_comes_back(app: QWorker) -> None:
     """A receiver without a worker: the answer is `cancelling`, an ack counts, and another delivery never comes."""
     queue = app.queue("default")
-    first, second = queue.send_all([{"n": 1}, {"n": 2}])
+    first, second = queue.send_many([{"n": 1}, {"n": 2}])
     one, two = queue.receive(2)
     assert (queue.cancel(first), queue.cancel(second)) == (Cancellation.CANCELLING,) * 2
     assert queue.ack(one)

@@ -112,7 +112,7 @@ async def ahandle(n: int) -> None:
     for name, task in (("inline", "handle"), ("loop", "ahandle")):
         lab.queue(name).configure(QueueAttributes(visibility="5s"))
         lab.queue(name).pause("out")
-        lab.send_all(task, sent[name], queue=name)
+        lab.send_many(task, sent[name], queue=name)
     with (
         lab.worker("--procs", "2", "--queues", "inline") as inline,
         lab.worker("--procs", "2", "--queues", "loop") as loop,
@@ -179,7 +179,7 @@ def ping() -> None:
     note("ping")
     time.sleep(0.01)
 """)
-    lab.send_all("handle", 300)
+    lab.send_many("handle", 300)
     with lab.worker("--procs", "2") as worker:
         until(lambda: len(lab.notes("started")) > 50)
         os.kill(lab.server_pid, signal.SIGKILL)

@@ -40,8 +40,8 @@ def fail(n: int) -> None:
     queue.configure(QueueAttributes(journal="all"))
     tasks = ("work", "awork", "bulk", "once")
     for task in tasks:
-        lab.send_all(task, 60)
-    lab.send_all("fail", 5)
+        lab.send_many(task, 60)
+    lab.send_many("fail", 5)
     with lab.worker("--procs", "2") as worker:
         until(lambda: not queue.inspect().stored)
         pid = worker.process.pid

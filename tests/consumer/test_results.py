@@ -201,7 +201,7 @@ def test_a_full_server_refuses_large_results_alone(namespace: str) -> None:
     with servers.start("valkey", far=False) as server:
         client = Client(ConnectionFactory(server.url), give_up_s=0.1)
         queue = Queue(client, namespace, "q")
-        queue.send_all([{"n": n} for n in range(3)])
+        queue.send_many([{"n": n} for n in range(3)])
         small, large, plain = queue.receive(3)
         client.ask("CONFIG", "SET", "maxmemory", "1")
         queue.complete(small, "x" * 100, keep="1h")

@@ -80,7 +80,7 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
     lab.queue().purge()
     lab.history.write_text("")
     lab.queue().pause("out")
-    lab.send_all(task, 600)
+    lab.send_many(task, 600)
     worker = lab.start("--grace", f"{GRACE_S}s", *flags)
     until(lambda: worker.events("child_started"))
     lab.queue().resume()
@@ -108,7 +108,7 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
 def test_a_stop_waits_for_running_handlers(lab: Lab) -> None:
     """Within the grace time a running handler ends its work and is acked; nothing new is started."""
     lab.app(STOPPING)
-    lab.send_all("held", 5)
+    lab.send_many("held", 5)
     worker = lab.start("--grace", "60s")
     until(lambda: lab.notes("started"))
     worker.process.terminate()
@@ -145,7 +145,7 @@ def slow(n: int) -> None:
     note("started", n)
     time.sleep(4)
 """)
-    lab.send_all("slow", 3)
+    lab.send_many("slow", 3)
     worker = lab.start("--grace", "40s", "--procs", "2")
     try:
         until(lambda: len(lab.notes("started")) == 2)

@@ -29,7 +29,7 @@ def handle(n: int) -> None:
     note("handled", n)
     time.sleep(0.05)
 """)
-    lab.send_all("handle", 30)
+    lab.send_many("handle", 30)
     with lab.worker("--procs", "2") as worker:
         until(lambda: len(lab.notes("handled")) == 30)
         pids = {note.pid for note in lab.notes()}
@@ -123,8 +123,8 @@ def handle(n: int) -> None:
 async def batch(ns: list[int]) -> None:
     note("batch", len(ns))
 """)
-    lab.send_all("handle", 3)
-    lab.send_all("batch", 5)
+    lab.send_many("handle", 3)
+    lab.send_many("batch", 5)
     with lab.worker("--burst", python=("-O",)) as worker:
         assert worker.wait() == 0
     assert lab.noted("handled") == [[False]] * 3
@@ -140,7 +140,7 @@ def handle(n: int) -> None:
     note("handled", n)
     print("x" * 100_000)
 """)
-    lab.send_all("handle", 3)
+    lab.send_many("handle", 3)
     process = subprocess.Popen(
         [sys.executable, "-m", "qworker", "run", "jobs", "--procs", "1", "--metrics-port", "0"],
         cwd=lab.directory,
@@ -249,7 +249,7 @@ def handle(n: int) -> None:
     note("handled", n)
 """)
     lab.send("misbehave")
-    lab.send_all("handle", 20)
+    lab.send_many("handle", 20)
     with lab.worker(*flags) as worker:
         until(lambda: len(lab.notes("handled")) >= 20)
         until(lambda: lab.queue().inspect().stored == 0)
@@ -271,13 +271,13 @@ def handle(n: int) -> None:
 @app.task
 def recycle(n: int) -> None: ...
 """)
-    lab.send_all("handle", 25)
+    lab.send_many("handle", 25)
     with lab.worker("--max-messages", "10") as worker:
         until(lambda: len(lab.notes("handled")) == 25)
         until(lambda: len(worker.events("child_started")) == 3)
         supervisor = psutil.Process(worker.process.pid)
         descriptors = supervisor.num_fds()
-        lab.send_all("recycle", 40)
+        lab.send_many("recycle", 40)
         until(lambda: len(worker.events("child_started")) >= 7)
         # Nothing is left of a child that has ended.
         until(lambda: supervisor.num_fds() == descriptors)
@@ -299,7 +299,7 @@ def leak(n: int) -> None:
     time.sleep(0.02)
 """)
     number = 150
-    lab.send_all("leak", number)
+    lab.send_many("leak", number)
     with lab.worker("--max-rss", "200MiB") as worker:
         # It is looked at now and then: by then a busy machine may have handled all.
         while "rss" not in [event["reason"] for event in worker.events("child_ended")]:
@@ -325,7 +325,7 @@ def handle(n: int) -> None:
     note("handled", n)
 """)
     lab.send("hang")
-    lab.send_all("handle", 10)
+    lab.send_many("handle", 10)
     with lab.worker() as worker:
         until(lambda: lab.queue().inspect().dead == 1)
         until(lambda: lab.queue().inspect().stored == 0)
@@ -354,7 +354,7 @@ def patient(n: int) -> None:
     note("ended", n)
 """)
     with lab.worker("--concurrency", "4"):
-        lab.send_all("patient", 3)
+        lab.send_many("patient", 3)
         until(lambda: len(lab.notes("started")) == 3)
         lab.send("hang")
         until(lambda: len(lab.notes("ended")) == 3)
@@ -373,7 +373,7 @@ def handle(n: int) -> None:
         time.sleep(0.05)
 """)
     lab.queue().pause("out")
-    lab.send_all("handle", 800)
+    lab.send_many("handle", 800)
     with lab.worker() as worker:
         until(lambda: worker.events("child_started"))
         lab.queue().resume()
@@ -400,7 +400,7 @@ def handle(n: int) -> None:
     def rest_s() -> float:
         before = len(lab.notes("started"))
         lab.queue().pause("out")
-        lab.send_all("handle", 400)
+        lab.send_many("handle", 400)
         with lab.worker("--procs", "2") as worker:
             until(lambda: len(worker.events("child_started")) == 2)
             lab.queue().resume()

@@ -243,9 +243,9 @@ class Lab:
         """Send one call."""
         return self.queue(queue).send({"task": task, "args": list(args)}, **options)
 
-    def send_all(self, task: str, count: int, queue: str = "default") -> None:
+    def send_many(self, task: str, count: int, queue: str = "default") -> None:
         """Send calls with the numbers from 0 on."""
-        self.queue(queue).send_all([{"task": task, "args": [n]} for n in range(count)])
+        self.queue(queue).send_many([{"task": task, "args": [n]} for n in range(count)])
 
     def notes(self, word: str = "") -> list[Note]:
         """The history so far; all of it, or the lines of one word."""

@@ -165,7 +165,7 @@ def test_members_of_groups_that_wait_are_counted(
     queue, empty, plain = open_queue("a"), open_queue("b"), open_queue("c")
     for each, number in ((queue, 3), (empty, 1)):
         of_group = Queue(client, each.base.split(":")[0], each.keys.name)
-        of_group.send_all([b"m"] * number, group="acme")
+        of_group.send_many([b"m"] * number, group="acme")
         of_group.receive(1)
     queue.send("n")
     plain.send("n")
@@ -190,7 +190,7 @@ def test_the_ten_largest_groups_have_labels(
     for at, each in enumerate(queues):
         of_group = Queue(client, each.base.split(":")[0], each.keys.name)
         for number in range(100):
-            of_group.send_all([b"m"] * (20 + at if number >= 94 else 1), group=f"t/{number}")
+            of_group.send_many([b"m"] * (20 + at if number >= 94 else 1), group=f"t/{number}")
     registry.register(QueueCollector(client, queues_of(*queues)))
     found = {
         name: value for name, value in scrape().items() if name.startswith("qworker_large_group_w")

@@ -28,7 +28,7 @@ def test_a_strange_key_stops_no_pass(client: Client, namespace: str) -> None:
     queue.set_limit("api/", with_queues=["b"], concurrency=1)
     with client.factory.redis(shared_limits_key(namespace)) as redis:
         redis.set(shared_limits_key(namespace), "other")
-    queue.send_all([b"m"] * 3, group="api/x")
+    queue.send_many([b"m"] * 3, group="api/x")
     queue.send(b"late", delay="1ms")
     reaper = Reaper(client, namespace)
     while not reaper.tick().promoted:

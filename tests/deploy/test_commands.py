@@ -47,7 +47,7 @@ def queue(store_url: str, namespace: str) -> Iterator[Queue]:
     """A queue with a ready message and a dead one."""
     with Client(ConnectionFactory(store_url), give_up_s=5) as client:
         queue = Queue(client, namespace, "emails")
-        queue.send_all([encode_call("send", [], {})] * 2)
+        queue.send_many([encode_call("send", [], {})] * 2)
         queue.bury(*queue.receive(1), error="no such address")
         yield queue
 

@@ -164,7 +164,7 @@ class Cluster:
     def send(self, number: int = 1, task: str = "handle", **named: Any) -> None:
         """Send messages with their own keys."""
         keys = [f"{len(self.sent) + at}" for at in range(number)]
-        self.queue.send_all([{"task": task, "args": [key], "kwargs": named} for key in keys])
+        self.queue.send_many([{"task": task, "args": [key], "kwargs": named} for key in keys])
         self.sent += keys
 
     def noted(self, word: str) -> list[str]:

@@ -131,7 +131,7 @@ class Traffic:
     def _send(self) -> None:
         while not self._ended.wait(0.02):
             keys = [str(len(self.sent) + number) for number in range(5)]
-            self._queue.send_all([encode_call("handle", [key], {}) for key in keys])
+            self._queue.send_many([encode_call("handle", [key], {}) for key in keys])
             self.sent += keys
 
     def noted(self, word: str) -> list[str]:

@@ -41,7 +41,7 @@ _FILTERS = {*(DeadFilter.__dataclass_fields__), "everything"}
 MORE: Mapping[str, set[str]] = {
     "set_limit": {"concurrency", "rate", "burst", "weight", "max_waiting"},
     "send": _SEND,
-    "send_all": _SEND,
+    "send_many": _SEND,
     "options": _SEND,
     "create": _ATTRIBUTES,
     "change": _ATTRIBUTES,

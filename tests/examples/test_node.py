@@ -127,7 +127,7 @@ def test_what_we_send_node_receives_and_acks(app, node):
     """One or many, bytes as they are; an ack counts once, and frees the unique key."""
     queue = app.queue("emails")
     queue.send(bytes(range(256)))
-    queue.send_all([{"n": 1}, {"n": 2}], max_receives=9)
+    queue.send_many([{"n": 1}, {"n": 2}], max_receives=9)
     first = queue.send("x", unique="ä %41 = x\n")
     said = node("""
         const [one] = await queue.receive()
@@ -153,7 +153,7 @@ def test_what_we_send_node_receives_and_acks(app, node):
 def test_a_message_has_its_own_visibility(app, node):
     """It is split off into its own lease, with that deadline; the others stay together."""
     queue = app.queue("emails")
-    queue.send_all(["x", "y"])
+    queue.send_many(["x", "y"])
     queue.send("z", visibility="1h")
     said = node("""
         const got = await queue.receive(3)
@@ -195,7 +195,7 @@ def test_node_works_through_a_queue(app, start):
     """)
     queue.send({"n": 1})
     assert [worker.stdout.readline() for _ in range(2)] == ["1\n", "1\n"]
-    queue.send_all([{"n": 2}, {"n": 3}, {"n": 4}])
+    queue.send_many([{"n": 2}, {"n": 3}, {"n": 4}])
     assert worker.stdout.readline() == "2\n"
     worker.send_signal(signal.SIGTERM)
     out, _ = worker.communicate(timeout=60)

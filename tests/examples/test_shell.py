@@ -127,7 +127,7 @@ def test_a_paused_or_full_queue_refuses(app, client):
 def test_a_shell_works_through_a_queue(app, environment, tmp_path):
     """Exit code 0 acks, another one nacks; a long command keeps its message; SIGTERM ends it after the running one."""
     queue = app.queue("emails")
-    queue.send_all([{"n": number} for number in range(3)])
+    queue.send_many([{"n": number} for number in range(3)])
     queue.send({"fail": 1}, max_receives=1)
     queue.send({"slow": 1})
     handler = tmp_path / "handler.sh"

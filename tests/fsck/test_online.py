@@ -45,7 +45,7 @@ def test_workers_that_drain_a_queue_cause_no_finding(lab: Lab, repair: bool) -> 
     """20,000 messages are sent, released, delayed, buried and acked while the check runs again and again."""
     lab.app(APP)
     queue, damages, checks = lab.queue(), list[Damage](), 0
-    sender = threading.Thread(target=lambda: lab.send_all("handle", MESSAGES))
+    sender = threading.Thread(target=lambda: lab.send_many("handle", MESSAGES))
     with Client(ConnectionFactory(lab.url)) as client, lab.reaper(0.05):
         sender.start()
         # The first send stores, and then enters the queue in the index: a check in between says so.

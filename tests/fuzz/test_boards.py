@@ -52,7 +52,7 @@ def at_work(app: QWorker, keys: QueueKeys) -> Board:
     """A board with a lease of two messages, one of which runs, that is due to be extended."""
     board = Board.create(SLOTS)
     board.state, board.beat = ChildState.READY, boot_time()
-    app.queue("q").send_all([{"n": 1}, {"n": 2}])
+    app.queue("q").send_many([{"n": 1}, {"n": 2}])
     lease_id = app.client.ids.lease_id()
     board.leases.enter(0, lease_id, 0, 30.0)
     app.client.execute(settle_receive(keys, lease_id, 2, visibility_ms=30_000))

@@ -77,7 +77,7 @@ class World:
         drive.redis.xadd(
             keys.dead, {"envelope": own("e1", body=body("e1").decode()), "reason": "rejected"}
         )
-        self.healthy.send_all([encode_call("beside", [name], {}) for name in ("h1", "h2")])
+        self.healthy.send_many([encode_call("beside", [name], {}) for name in ("h1", "h2")])
         self.healthy.send(encode_call("beside", ["h3"], {}), delay="1ms")
 
     def scribble(self, commands: list[Words]) -> None:

@@ -88,7 +88,7 @@ def run(directory: Path, messages: int, kills: int) -> tuple[dict[str, object], 
         begun = time.monotonic()
         for first in range(0, messages, 1000):
             numbers = range(first, min(first + 1000, messages))
-            queue.send_all([encode_call("count", [number], {}) for number in numbers])
+            queue.send_many([encode_call("count", [number], {}) for number in numbers])
         sent_s = time.monotonic() - begun
         lake, source = Lake(directory / "lake"), server_options(server.url, "shop")
         archived = archive(spark, lake, source, once=True).events

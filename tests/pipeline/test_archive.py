@@ -61,11 +61,11 @@ def test_an_archive_without_its_offsets_resumes_after_its_last_event(
     spark, client, store_url, namespace, tmp_path
 ):
     queue = journalled(client, namespace, "emails")
-    queue.send_all([b"{}"] * 5)
+    queue.send_many([b"{}"] * 5)
     source, lake = server_options(store_url, namespace), Lake(tmp_path)
     assert archive(spark, lake, source, once=True).events == 5
     forget_offsets(lake)
-    queue.send_all([b"{}"] * 3)
+    queue.send_many([b"{}"] * 3)
     assert archive(spark, lake, source, once=True).events == 3
     assert archive(spark, lake, source, once=True) == Archived(seconds=ANY)
 
@@ -78,10 +78,10 @@ def test_what_was_trimmed_unread_is_a_gap_with_its_number(
         {**server_options(store_url, namespace), "failOnDataLoss": "false"},
         Lake(tmp_path),
     )
-    queue.send_all([b"{}"] * 5)
+    queue.send_many([b"{}"] * 5)
     archive(spark, lake, source, once=True)
     for _ in range(2):
-        queue.send_all([b"{}"] * 7)
+        queue.send_many([b"{}"] * 7)
     last = ask(client, "XREVRANGE", keys.journal, "+", "-", "COUNT", 1)[0][0]
     ask(client, "XTRIM", keys.journal, "MINID", last)
     done = archive(spark, lake, source, once=True)
@@ -92,13 +92,13 @@ def test_an_archiver_runs_until_it_is_stopped(spark, client, store_url, namespac
     """A full batch is followed by the next at once; else it waits, and what came meanwhile is in the next one."""
     queue = journalled(client, namespace, "emails")
     for _ in range(3):
-        queue.send_all([b"{}"])
+        queue.send_many([b"{}"])
     waits, sums = [], []
 
     def stopped(wait_s: float) -> bool:
         if wait_s:
             waits.append(wait_s)
-            queue.send_all([b"{}"])
+            queue.send_many([b"{}"])
         return len(waits) > 1
 
     source = {**server_options(store_url, namespace), "maxEntriesPerTrigger": "2"}
@@ -157,7 +157,7 @@ def test_driver_and_jvm_killed_midway_every_event_is_in_the_archive_once(
     lake = tmp_path / "lake"
     queue = journalled(client, namespace, "emails")
     for at_once in range(0, EVENTS, 1000):
-        queue.send_all([b'{"number": %d}' % number for number in range(at_once, at_once + 1000)])
+        queue.send_many([b'{"number": %d}' % number for number in range(at_once, at_once + 1000)])
     per_batch = ("--max-entries", str(max(2, EVENTS // 230 // (16 * KILLS))))
     for _ in range(KILLS):
         killed = run_archive(lake, store_url, namespace, "--every", "100ms", *per_batch)
@@ -191,7 +191,7 @@ def test_archive_and_live_journal_together_hold_each_event_once(
     spark, client, store_url, namespace, tmp_path
 ):
     queue = journalled(client, namespace, "emails")
-    queue.send_all([b"{}"] * 30)
+    queue.send_many([b"{}"] * 30)
     source, lake = server_options(store_url, namespace), Lake(tmp_path)
     archive(spark, lake, source, once=True)
     for message in queue.receive(10):

@@ -72,7 +72,7 @@ def test_a_table_of_the_server_is_read_as_spark_reads_it_up_to_a_limit(spark, st
     with Client(ConnectionFactory(store_url), give_up_s=10.0) as client:
         for name in ("a", "b"):
             queue = journalled(client, namespace, name)
-            queue.send_all([b"{}"] * 5)
+            queue.send_many([b"{}"] * 5)
             queue.receive(2)
     for name, least in (("journal", 14), ("messages", 10), ("queues", 2)):
         read = spark.read.format("qworker").options(**source).option("table", name).load().toArrow()

@@ -47,7 +47,7 @@ class Shop:
         """Make a queue with messages: this many sent, and some of them acked."""
         self.client.execute(configure(self.keys(name), {"journal": "all"}))
         queue = Queue(self.client, self.namespace, name)
-        queue.send_all([encode_call("send_email", [at], {}) for at in range(sent)])
+        queue.send_many([encode_call("send_email", [at], {}) for at in range(sent)])
         for message in queue.receive(acked):
             queue.ack(message)
         return queue

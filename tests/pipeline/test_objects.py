@@ -248,7 +248,7 @@ def test_archiver_sql_report_and_increments_work_on_a_store(
     spark, client, store_url, namespace, bucket, lake, tmp_path
 ):
     """Queries see the rows of a directory; a file that is not whole, or not there, is named."""
-    journalled(client, namespace, "emails").send_all([b"{}"] * 5)
+    journalled(client, namespace, "emails").send_many([b"{}"] * 5)
     source = server_options(store_url, namespace)
     archiver, other = Archiver(spark, lake, source), Archiver(spark, lake, source)
     written = archiver.archive_batch().events

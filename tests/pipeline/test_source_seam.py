@@ -114,7 +114,7 @@ def test_messages_that_are_due_together_are_read_once_while_some_of_them_go(
     app, engine_url, namespace
 ):
     queue = app.queue("emails")
-    sent = queue.send_all([b"x"] * 2000, delay="1h")
+    sent = queue.send_many([b"x"] * 2000, delay="1h")
     later = queue.send(b"x", delay="2h")
     with Reader(ServerURL.parse(engine_url)) as reader, client_of(engine_url) as client:
         seen = []

@@ -55,7 +55,7 @@ class Wrongs:
 
     def queue(self, name: str, sent: int = 20) -> Queue:
         queue = self.switch(name, "all")
-        queue.send_all([b"{}"] * sent)
+        queue.send_many([b"{}"] * sent)
         return queue
 
     def switch(self, name: str, mode: str) -> Queue:

@@ -88,7 +88,7 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
         open_queue(role) for role in ("producer", "consumer", "operator")
     )
     operator.configure(QueueAttributes(journal="all"))
-    producer.send_all([{"n": n} for n in range(20)])
+    producer.send_many([{"n": n} for n in range(20)])
     producer.send({"n": 20}, delay="1h")
     producer.send({"n": 21}, unique="once", priority=5, ttl="1h")
     first, second, third, fourth, *others = consumer.receive(20)
@@ -310,7 +310,7 @@ def test_an_operator_may_look_at_groups(tmp_path: Path) -> None:
     with guarded("redis", NAMESPACE, tmp_path) as server:
         with Client(ConnectionFactory(server.url(TESTER))) as client:
             crm = Queue(client, NAMESPACE, "crm")
-            crm.send_all([b"1", b"2"], group="acme", ordered=True)
+            crm.send_many([b"1", b"2"], group="acme", ordered=True)
             (message,) = crm.receive(1)
             keys = QueueKeys(NAMESPACE, "crm")
             client.execute(raw("DEL", keys.unacked, keys.lease(message.receipt.lease_id)))
@@ -347,7 +347,7 @@ def test_processes_run_as_their_roles(tmp_path: Path) -> None:
                 Client(ConnectionFactory(server.url("operator"))) as looking,
             ):
                 mail = Queue(client, NAMESPACE, "mail")
-                mail.send_all([{"task": "done", "args": [n]} for n in range(50)])
+                mail.send_many([{"task": "done", "args": [n]} for n in range(50)])
                 mail.send({"task": "done", "args": [50]}, delay="1s")
                 mail.send({"task": "done", "args": ["no number"]})
                 seen = Queue(looking, NAMESPACE, "mail")

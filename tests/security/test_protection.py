@@ -93,7 +93,7 @@ def test_sent_and_received(ring: Keyring, open_queue) -> None:
     """One message, and many in one call; received by holders of the keys, after a nack and an extension as well."""
     queue = open_queue(ring)
     queue.send({"n": MARKER}, priority=3, unique="u", ttl="1h", max_receives=4)
-    queue.send_all([{"n": number} for number in range(5)])
+    queue.send_many([{"n": number} for number in range(5)])
     first, *others = queue.receive(10)
     assert first.json() == {"n": MARKER}
     assert sorted(other.json()["n"] for other in others) == [0, 1, 2, 3, 4]
@@ -112,7 +112,7 @@ async def _async_round(ring: Keyring, url: str, namespace: str) -> list[object]:
     client = AsyncClient(ConnectionFactory(url), keyring=ring)
     queue = AsyncQueue(client, namespace, "mail")
     await queue.send({"n": 1})
-    await queue.send_all([{"n": 2}, {"n": 3}])
+    await queue.send_many([{"n": 2}, {"n": 3}])
     received = [message.json() for message in await queue.receive(10)]
     await client.close()
     return received
@@ -171,7 +171,7 @@ def test_a_message_whose_key_is_not_held_comes_back(open_queue) -> None:
 def test_inspecting_verbs_decrypt_with_the_keys_they_have(ring: Keyring, open_queue) -> None:
     """Peek, show, scan and dead letters show bodies to who holds the keys; to others, why they do not."""
     queue, stranger = open_queue(ring), open_queue(NO_KEYS)
-    [message_id] = queue.send_all([{"task": "pay", "args": [MARKER]}])
+    [message_id] = queue.send_many([{"task": "pay", "args": [MARKER]}])
     sealed = ring is not SIGNING
     for look in (
         lambda each: each.peek(1)[0],

@@ -287,7 +287,7 @@ def test_a_broken_shard_harms_only_itself(queue: Queue) -> None:
 
 def test_a_reaper_restores_a_forgotten_division(app: QWorker, queue: Queue) -> None:
     """By the marks of its shards; and where these are lost too, messages in them are received and run empty."""
-    queue.send_all([{"n": n} for n in range(4)])
+    queue.send_many([{"n": n} for n in range(4)])
     for number in range(4):
         shard(queue, number).send({"n": number})
     reaper = Reaper(app.client, app.namespace)

@@ -42,7 +42,7 @@ def test_sends_are_spread_and_receives_take_from_all(queue: Queue) -> None:
     """Single sends take turns; what one call brings stays together; a receive goes through all shards."""
     ids = [queue.send({"n": n}) for n in range(6)]
     assert [shard.inspect().ready for shard in shards_of(queue)] == [2, 2, 2]
-    ids += queue.send_all({"n": n} for n in range(6, 16))
+    ids += queue.send_many({"n": n} for n in range(6, 16))
     assert sorted(shard.inspect().ready for shard in shards_of(queue)) == [2, 2, 12]
     got = queue.receive(100)
     assert sorted(each.id for each in got) == sorted(ids)
@@ -55,7 +55,7 @@ def test_sends_are_spread_and_receives_take_from_all(queue: Queue) -> None:
 
 def test_what_one_call_sends_is_more_than_a_script_takes(queue: Queue) -> None:
     """Beyond 1,000 a call continues in the next shard; ids come back in the order of the bodies."""
-    ids = queue.send_all({"n": n} for n in range(2500))
+    ids = queue.send_many({"n": n} for n in range(2500))
     assert sorted(shard.inspect().ready for shard in shards_of(queue)) == [500, 1000, 1000]
     numbers = {message.id: json.loads(message.body)["n"] for message in queue.scan("ready")}
     assert [numbers[message_id] for message_id in ids] == list(range(2500))
@@ -64,7 +64,7 @@ def test_what_one_call_sends_is_more_than_a_script_takes(queue: Queue) -> None:
 def test_receives_begin_with_another_shard_each_time(queue: Queue) -> None:
     """No shard waits until the others are empty."""
     for shard in shards_of(queue):
-        shard.send_all({"n": n} for n in range(10))
+        shard.send_many({"n": n} for n in range(10))
     assert {queue.receive(1)[0].receipt.shard for _ in range(3)} == {0, 1, 2}
 
 
@@ -79,7 +79,7 @@ def test_a_receive_waits_for_all_shards(queue: Queue) -> None:
 def test_each_settlement_goes_to_the_shard_of_the_receipt(queue: Queue) -> None:
     """ack, nack, release, bury, extend and working; and the receipt may be kept as text meanwhile."""
     shard = shards_of(queue)[2]
-    shard.send_all({"n": n} for n in range(6))
+    shard.send_many({"n": n} for n in range(6))
     first, second, third, fourth, fifth, sixth = queue.receive(6)
     assert str(first.receipt).endswith("/2")
     assert len(queue.ack(queue.received(str(first.receipt)))) == 1
@@ -101,7 +101,7 @@ def test_each_settlement_goes_to_the_shard_of_the_receipt(queue: Queue) -> None:
 def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
     """By id: show, details, hold, enqueue, delete, cancel; unknown ones nowhere."""
     shard = shards_of(queue)[1]
-    one, two = shard.send_all([{"n": 1}, {"n": 2}])
+    one, two = shard.send_many([{"n": 1}, {"n": 2}])
     shown = queue.show(one)
     assert shown is not None
     assert shown.queue == "orders/1"
@@ -121,7 +121,7 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
 def test_a_dead_letter_is_deleted_by_the_id_of_its_message(queue: Queue) -> None:
     """In any shard, and no other dead letter of that shard."""
     for shard in shards_of(queue):
-        shard.send_all([{"n": 1}, {"n": 2}])
+        shard.send_many([{"n": 1}, {"n": 2}])
         one, two = shard.receive(2)
         queue.bury(one)
         queue.bury(two)
@@ -207,7 +207,7 @@ def test_looks_put_the_shards_in_one_order(queue: Queue) -> None:
     ]
     assert [message.body for message in queue.peek(5, state="delayed", skip=2)] == [b'{"n":30}']
     for shard in shards:
-        shard.send_all({"n": n} for n in range(300))
+        shard.send_many({"n": n} for n in range(300))
     seen = Counter(message.id for message in queue.scan(count=100))
     assert len(seen) == 903
     assert set(seen.values()) == {1}

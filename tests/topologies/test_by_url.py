@@ -33,7 +33,7 @@ def test_queues_of_all_nodes(url: str, namespace: str) -> None:
     app = QWorker(namespace, url=url)
     queues = [app.queue(name) for name in NAMES]
     for queue in queues:
-        queue.send_all([{"n": n} for n in range(3)])
+        queue.send_many([{"n": n} for n in range(3)])
     first, *then = queues
     messages = first.receive(36, then=then)
     assert len(messages) == 36

@@ -115,7 +115,7 @@ def test_figures_come_from_every_master(nodes: Cluster, namespace: str) -> None:
     ]
     with Client(ConnectionFactory(nodes.url)) as client:
         for number, keys in enumerate(places):
-            Queue(client, namespace, keys.queue).send_all(range(number + 1))
+            Queue(client, namespace, keys.queue).send_many(range(number + 1))
         families = QueueCollector(client, lambda: places).collect()
         (ready,) = (family for family in families if family.name == "qworker_messages_ready")
     names = {sample.labels["queue"]: sample.value for sample in ready.samples}
@@ -211,7 +211,7 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
         # Connections to all nodes, and what they need to know of the queues.
         queues[0].receive(10, then=queues[1:])
     for queue in queues[1:]:
-        queue.send_all(range(20))
+        queue.send_many(range(20))
     try:
         frozen.pause()
         spent = []

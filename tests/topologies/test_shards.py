@@ -188,7 +188,7 @@ def test_a_broker_takes_turns_among_shards(nodes: Cluster, namespace: str) -> No
     queue = app.queue("orders")
     queue.divide(3, wait=0)
     for shard in range(3):
-        Queue(app.client, namespace, f"orders/{shard}").send_all(
+        Queue(app.client, namespace, f"orders/{shard}").send_many(
             [{"task": "work", "args": [shard]}] * 300
         )
     with running(app, max_batch=50):

@@ -170,7 +170,7 @@ def test_messages_of_the_next_version_wait_for_its_workers(mixed: Mixed) -> None
     held.kill()
     held.wait()
     old = [mixed.daemon("old"), mixed.worker("old")]
-    queue.send_all([{"task": "handle", "args": [f"old-{number}"]} for number in range(20)])
+    queue.send_many([{"task": "handle", "args": [f"old-{number}"]} for number in range(20)])
     until(lambda: len(mixed.by("old")) == 20 and not queue.inspect().unacked)
     waiting = queue.inspect()
     assert (waiting.ready, waiting.stored, waiting.dead) == (30, 30, 0)
@@ -188,7 +188,7 @@ def test_messages_of_the_next_version_wait_for_its_workers(mixed: Mixed) -> None
 def test_either_version_settles_the_leases_of_the_other(mixed: Mixed) -> None:
     """By receipt: an ack ends the message, a release gives it back, and both count once."""
     queue = mixed.lab.queue()
-    queue.send_all([{"task": "handle", "args": [name]} for name in "abc"])
+    queue.send_many([{"task": "handle", "args": [name]} for name in "abc"])
     mine = queue.receive(2, visibility="1h")
 
     done = subprocess.run(

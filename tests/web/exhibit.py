@@ -169,13 +169,13 @@ def exhibit(shop: Shop, folder: Path, *, ordinary: bool = False) -> Iterator[dic
 def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str]:
     emails, orders = shop.queue("emails"), shop.queue("orders")
     people = ("ada", "grace", "alan", "edsger", "barbara", "donald")
-    shop.queue("images").send_all(
+    shop.queue("images").send_many(
         [encode_call("resize_image", [f"/srv/images/{at}.png"], {}) for at in range(3)]
     )
     charged = tasks["charge_card"].send("order-17", 12_900)
     for template, number in (("invoice", 7), ("receipt", 3), ("welcome", 20)):
         to = [f"{people[at % 6]}@example.org" for at in range(number)]
-        emails.send_all([encode_call("send_email", [one, template], {}) for one in to])
+        emails.send_many([encode_call("send_email", [one, template], {}) for one in to])
     for order in ("order-17", "order-13", "order-21"):
         tasks["fulfil_order"].options(id=order).start(order)
     tasks["import_catalogue"].options(id="catalogue-7").start("spring")
@@ -184,13 +184,13 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     merged = tasks["group"](days, policy="successes").then(tasks["merge_orders"]).start()
     steps = sum_up.options(delay="2h").then(), sum_up.options(delay="1h").then()
     tasks["chain"](fetch.call("2031-05-17"), *steps).start()
-    emails.send_all(
+    emails.send_many(
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
     )
-    shop.queue("webhooks").send_all([encode_call("call_webhook", [at], {}) for at in range(12)])
+    shop.queue("webhooks").send_many([encode_call("call_webhook", [at], {}) for at in range(12)])
     webhooks = shop.queue("webhooks")
     for tenant, number in (("acme/ann", 7), ("acme/bob", 2), ("zeta", 1)):
-        webhooks.send_all([encode_call("call_webhook", [tenant], {})] * number, group=tenant)
+        webhooks.send_many([encode_call("call_webhook", [tenant], {})] * number, group=tenant)
     webhooks.set_limit("acme/*", concurrency=2, rate="100/s")
     webhooks.set_limit("zeta", weight=3.0)
     if not ordinary:

@@ -99,7 +99,7 @@ def _send(shop: Shop, ended: threading.Event) -> None:
         ):
             number = max(1, round(most * wave / 4))
             body = ["ada@example.org", "welcome"] if name == "emails" else []
-            shop.queue(name).send_all([encode_call(task, body, {})] * number)
+            shop.queue(name).send_many([encode_call(task, body, {})] * number)
 
 
 if __name__ == "__main__":

@@ -338,7 +338,7 @@ def test_a_body_is_shown_through_the_hook_of_the_application(
         b"[1, 2]",
         b"plain text",
     ]
-    queue.send_all(bodies[:1] + bodies[2:3])
+    queue.send_many(bodies[:1] + bodies[2:3])
     for raw_body in (bodies[1], bodies[3]):
         queue.send(raw_body)
     for message in queue.receive(4):
@@ -386,7 +386,7 @@ def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], sh
     form = {"entry": str(left.entry_id), "body": json.dumps(edited)}
     assert hides.post(f"{PAGE}/edit", form).status_code == 400
     assert [letter.entry_id for letter in shop.queue().dead(9)] == [left.entry_id]
-    shop.queue().send_all([encode_call("send_email", ["x" * 20_000], {})])
+    shop.queue().send_many([encode_call("send_email", ["x" * 20_000], {})])
     for message in shop.queue().receive(2):
         shop.queue().bury(message, error="x")
     assert "too long for a form" in text(

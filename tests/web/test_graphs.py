@@ -173,5 +173,5 @@ def test_a_step_of_a_chain_shows_those_that_follow(browser: Browser, shop: Shop)
         b"[1]",
         b"x",
     ):
-        [sent] = shop.queue("web").send_all([body])
+        [sent] = shop.queue("web").send_many([body])
         assert "Its chain" not in browser.get(f"/queues/web/messages/{sent}").text

@@ -24,8 +24,8 @@ def test_the_largest_groups_come_first_with_what_each_waits_for(
     queue = shop.queue()
     queue.set_limit("acme/*", concurrency=1)
     queue.set_limit("slow", rate="1/1h")
-    acme = queue.send_all([{"a": 1}] * 5, group="acme/ann")
-    queue.send_all([{"a": 1}] * 3, group="slow")
+    acme = queue.send_many([{"a": 1}] * 5, group="acme/ann")
+    queue.send_many([{"a": 1}] * 3, group="slow")
     queue.send({"a": 1}, group="calm", ordered=True)
     queue.receive(3)
     assert queue.receive(3) == []

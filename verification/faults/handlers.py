@@ -99,7 +99,7 @@ def starve(stage: Stage) -> None:
     """Let a queue with a large backlog stand before one in which a message comes now and then."""
     bodies = [{"task": "handle", "args": [f"hot-{number}", 1]} for number in range(1, BACKLOG + 1)]
     stage.notebook.note("sending", "hot", 1, BACKLOG)
-    stage.queue("load").send_all(bodies)
+    stage.queue("load").send_many(bodies)
     stage.notebook.note("sent", "hot", 1, BACKLOG, synced=True)
     begun = time.monotonic_ns()
     nothing(stage)

@@ -83,7 +83,7 @@ def exceed_limits(stage: Stage) -> None:
         bodies = [{"task": "once", "args": [f"{name}-{n}"]} for n in range(1, BEHIND + 1)]
         bodies.insert(BEHIND // 2, {"task": "hang_once", "args": [f"hanging-{number}"]})
         stage.notebook.note("sending", name, 1, BEHIND)
-        stage.queue().send_all(bodies)
+        stage.queue().send_many(bodies)
         stage.notebook.note("sent", name, 1, BEHIND, synced=True)
     nothing(stage)
     stage.stop_producers()

@@ -112,7 +112,7 @@ def _send(
             options["priority"] = 3
     history.note("sending", name, first, last, synced=True)
     try:
-        queue.send_all(bodies, None, **options)
+        queue.send_many(bodies, None, **options)
     except QworkerError as error:
         history.note("doubt" if in_doubt(error) else "refused", name, first, last)
         time.sleep(0.02)

@@ -75,7 +75,7 @@ class Producer:
         ]
         self._history.note("sending", producer, first, last, synced=True)
         try:
-            queue.send_all(bodies, None, group=group, ordered=ordered)
+            queue.send_many(bodies, None, group=group, ordered=ordered)
         except QworkerError as error:
             self._history.note("doubt" if in_doubt(error) else "refused", producer, first, last)
             time.sleep(0.02)

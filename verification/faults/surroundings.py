@@ -81,7 +81,7 @@ def one_key(stage: Stage) -> None:
         queue = stage.queue()
         for _ in range(10):
             bodies = [{"task": "handle", "args": ["one-1", 300]}] * 500
-            ids.update(queue.send_all(bodies, unique="the one"))
+            ids.update(queue.send_many(bodies, unique="the one"))
 
     stage.notebook.note("sending", "one", 1, 1)
     stage.queue().pause("out")

@@ -64,7 +64,7 @@ def watched(proxy: ChaosProxy) -> Iterator[Watched]:
 
 def ready(app: QWorker, number: int) -> QueueKeys:
     """Fill a queue with plain messages; returns its keys."""
-    app.queue("q").send_all([{"n": n} for n in range(number)])
+    app.queue("q").send_many([{"n": n} for n in range(number)])
     return QueueKeys(app.namespace, "q")
 
 
@@ -271,7 +271,7 @@ def test_lost_replies_cost_neither_messages_nor_double_work(
     def handle(n: int) -> None:
         handled[n] += 1
 
-    app.queue("default").send_all([{"task": "handle", "args": [n]} for n in range(3000)])
+    app.queue("default").send_many([{"task": "handle", "args": [n]} for n in range(3000)])
     proxy.cut_reply(every=10, of=b"EVALSHA")
 
     with running(worker, concurrency=concurrency, max_batch=50):
@@ -333,7 +333,7 @@ def test_a_burst_over_a_bad_line_handles_everything(app: QWorker, proxy: ChaosPr
     handled = []
     worker = QWorker(app.namespace, url=proxy.url)
     worker.task(name="task")(lambda n: handled.append(n))
-    app.queue("default").send_all([{"task": "task", "args": [n]} for n in range(20)])
+    app.queue("default").send_many([{"task": "task", "args": [n]} for n in range(20)])
     proxy.cut_reply(every=3, of=b"EVALSHA")
 
     drain(worker)

@@ -418,7 +418,7 @@ def once(n: int) -> None:
         time.sleep(30)
     note("ran", n)
 """)
-    lab.send_all("once", 200)
+    lab.send_many("once", 200)
     with lab.worker("--procs", "1"):
         until(lambda: len(lab.noted("ran")) == 199)
     assert sorted(n for [n] in lab.noted("ran")) == [n for n in range(200) if n != 20]

@@ -161,7 +161,7 @@ def test_messages_that_wait_hold_up_no_others(app: QWorker) -> None:
     old = old_version(app)
     old.task(name="count")(ran.append)
     queue = app.queue("default")
-    queue.send_all([{"task": "new"}] * 1000)
+    queue.send_many([{"task": "new"}] * 1000)
     queue.send({"task": "count", "args": [1]})
 
     drain(old)
@@ -178,7 +178,7 @@ def test_an_unknown_task_is_logged_once_a_minute_and_every_death(
     """One line names the task for all its messages; each that is given up has its own line."""
     old = old_version(app)
     queue = app.queue("default")
-    queue.send_all([{"task": "new"}] * 20)
+    queue.send_many([{"task": "new"}] * 20)
     drain(old)
     (waiting,) = [line for line in logs if line["event"] == "task_unknown"]
     advance(app, "2h")

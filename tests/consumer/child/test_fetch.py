@@ -329,7 +329,7 @@ def test_a_lease_recalled_before_its_reply_goes_back_at_once(app: QWorker) -> No
     """Not only when its messages would have started: every slot may be taken by a slow handler."""
     app.task(name="task")(lambda: None)
     default = app.queue("default")
-    default.send_all([b"{}"] * 2)
+    default.send_many([b"{}"] * 2)
     with assembled(app) as child:
         fetcher = child.broker._fetcher
         receiver, connection = fetcher.receiver, fetcher._pipeline.connection

@@ -220,7 +220,7 @@ def test_no_handler_waits_for_the_reply_to_an_ack(
     def heal() -> None:
         proxy.blackhole = False
 
-    app.queue("q").send_all([{"task": "task", "args": [n]} for n in range(10)])
+    app.queue("q").send_many([{"task": "task", "args": [n]} for n in range(10)])
     rescue = threading.Timer(DEADLINE_S / 2, heal)
     with stack, running(worker):
         rescue.start()

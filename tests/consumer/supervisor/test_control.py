@@ -50,7 +50,7 @@ def name_of_worker(lab: Lab) -> str:
 def test_a_worker_gets_more_processes_and_gives_them_up_when_their_handlers_end(lab: Lab) -> None:
     """Two more run at once; those taken away end what they run, and what they hold beyond it goes to others."""
     lab.app(APP)
-    lab.send_all("block", 3)
+    lab.send_many("block", 3)
     with lab.worker("--batch", "1") as worker:
         name = name_of_worker(lab)
         more = operate(lab, "worker", "scale", name, "+2", "--json")

@@ -214,7 +214,7 @@ def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
         return
     note("code", n, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """)
-    lab.send_all("fork", 4)
+    lab.send_many("fork", 4)
     flags = ("--concurrency", "3") if kind == "threads" else ()
     with lab.worker("--burst", *flags) as worker:
         assert worker.wait() == 0
@@ -272,7 +272,7 @@ def orphan(n):
         os._exit(0)
     os.wait()
 """)
-    lab.send_all("orphan", 3)
+    lab.send_many("orphan", 3)
     # It asks for orphans as process 1 gets them, and becomes the worker.
     wrapper = (
         "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); "

@@ -58,7 +58,7 @@ class Scene:
         """Send messages, receive them into one lease, and mark them on the board."""
         queue = self.app.queue("q")
         if send:
-            queue.send_all([{"n": n} for n in range(len(marks))], **options)
+            queue.send_many([{"n": n} for n in range(len(marks))], **options)
         lease_id = self.app.client.ids.lease_id()
         self.board.leases.enter(slot, lease_id, 0, visibility_ms / 1000)
         command = settle_receive(self.keys, lease_id, len(marks), visibility_ms=visibility_ms)
@@ -330,7 +330,7 @@ def test_a_recall_gives_back_unstarted_messages(scene: Scene) -> None:
 
 def test_a_recall_of_a_lease_whose_reply_was_not_read_gives_back_all(scene: Scene) -> None:
     """A pending lease is given back as a whole, if it was created; the child then finds it recalled."""
-    scene.app.queue("q").send_all([1, 2, 3])
+    scene.app.queue("q").send_many([1, 2, 3])
     lease_id = scene.app.client.ids.lease_id()
     scene.board.leases.enter(0, lease_id, 0, 30.0)
     scene.app.client.execute(settle_receive(scene.keys, lease_id, 3))
@@ -346,7 +346,7 @@ def test_a_recall_of_a_lease_whose_reply_was_not_read_gives_back_all(scene: Scen
 @pytest.mark.parametrize("way", ["recalled", "dead"])
 def test_large_messages_of_several_leases_go_back_in_their_order(scene: Scene, way: str) -> None:
     """They are too large for the server to sort them into those that came back before: the latest go first."""
-    scene.app.queue("q").send_all([{"n": n, "pad": "x" * 150_000} for n in range(12)])
+    scene.app.queue("q").send_many([{"n": n, "pad": "x" * 150_000} for n in range(12)])
     for slot in (2, 0, 1):
         scene.receive(slot, [U] * 4, send=False)
     assert scene.recall(0, 1, 2) == 12 if way == "recalled" else scene.settle_dead(Death(-9)) == 0
@@ -459,7 +459,7 @@ def test_running_messages_of_several_leases_share_the_blame(scene: Scene) -> Non
 
 def test_a_pending_lease_of_a_dead_child_is_given_back(scene: Scene) -> None:
     """A lease that was created although its reply was never read does not wait for its deadline."""
-    scene.app.queue("q").send_all([1, 2])
+    scene.app.queue("q").send_many([1, 2])
     lease_id = scene.app.client.ids.lease_id()
     scene.board.leases.enter(0, lease_id, 0, 30.0)
     scene.app.client.execute(settle_receive(scene.keys, lease_id, 2))

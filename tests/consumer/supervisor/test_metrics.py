@@ -55,7 +55,7 @@ def test_a_worker_exports_what_its_children_did(lab: Lab, monkeypatch: pytest.Mo
     lab.app(APP)
     for how in ("ok", "ok", "fail", "discard", "slow"):
         lab.send("send", how, queue="mail")
-    lab.send_all("load", 20, queue="events")
+    lab.send_many("load", 20, queue="events")
     monkeypatch.chdir(lab.directory)
     options = RunOptions(procs=2, visibility="5s")
     supervisor = Supervisor("jobs", ConnectionFactory(lab.url), options, LogOptions())

@@ -74,7 +74,7 @@ def test_messages_of_a_paused_task_wait_uncounted_and_hold_up_no_others(
     call: dict[str, Any] = {"task": "paused", "args": [1]}
     if kind == "by name":
         call = {"task": "paused", "kwargs": {"n": 1}}
-    queue.send_all([call, call, {"task": "other"}])
+    queue.send_many([call, call, {"task": "other"}])
 
     for _ in range(3):
         drain(app)
@@ -110,7 +110,7 @@ def test_a_child_that_runs_follows_a_pause_and_a_resume(app: QWorker) -> None:
     queue = app.queue("default")
     with running(app) as child:
         child.board.orders.pause([0.0, boot_time()])
-        queue.send_all([{"task": "second", "args": [2]}, {"task": "first", "args": [1]}])
+        queue.send_many([{"task": "second", "args": [2]}, {"task": "first", "args": [1]}])
         until(lambda: ran == [1] and queue.inspect().delayed == 1)
         child.board.orders.pause([0.0, 0.0])
         make_due(app)
@@ -256,7 +256,7 @@ def test_what_is_one_of_a_batch_is_not_stopped(lab: Lab) -> None:
         "@app.task(batch=10, max_wait='200ms')\nasync def many(numbers: list[int]) -> None:\n"
         "    note('started', numbers)\n    await asyncio.sleep(600)\n"
     )
-    ids = lab.queue().send_all([{"task": "many", "args": [n]} for n in range(3)])
+    ids = lab.queue().send_many([{"task": "many", "args": [n]} for n in range(3)])
     with lab.worker("--grace", "0s"):
         until(lambda: len(lab.notes("started")) == 1)
         name_of_worker(lab)

@@ -145,7 +145,7 @@ def test_children_are_not_blamed_for_a_server_that_was_away(
 def test_a_burst_ends_with_everything_settled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker in a burst ends with code 0 when nothing is ready, and leaves no presence behind."""
     lab.app(HANDLE)
-    lab.send_all("handle", 50)
+    lab.send_many("handle", 50)
     with supervising(lab, monkeypatch, RunOptions(procs=2, burst=True)) as running:
         until(lambda: running.code is not None)
     assert running.code == 0
@@ -166,7 +166,7 @@ def test_a_burst_continues_if_a_child_ends_before_the_queue(
     """A child that ends with code 0 while messages are left is replaced also in a burst."""
     lab.app(source)
     lab.queue().configure(QueueAttributes(max_receives=1))
-    lab.send_all("handle", 50)
+    lab.send_many("handle", 50)
     options = RunOptions(procs=1, burst=True, max_messages=limit)
     with supervising(lab, monkeypatch, options) as running:
         until(lambda: running.code is not None)
@@ -180,7 +180,7 @@ def test_counts_outlive_the_children_that_counted(
 ) -> None:
     """What dead children have counted is added to what living ones count, and never goes down."""
     lab.app(HANDLE)
-    lab.send_all("handle", 30)
+    lab.send_many("handle", 30)
     seen = []
     with supervising(lab, monkeypatch, RunOptions(procs=1, max_messages=10)) as running:
         totals = running.supervisor.totals
