@@ -18,7 +18,7 @@ from qworker.engine.options import SendOptions
 from qworker.engine.run import start_run
 from qworker.engine.send import NewMessage
 from qworker.engine.settle import Outcomes
-from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
 from qworker.pipeline.jobs.audits import audit_all, audit_increment
@@ -170,7 +170,7 @@ def innocent(spark, store_url, tmp_path_factory) -> Iterator[Innocent]:
     source = server_options(store_url, world.namespace)
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         stack.callback(lambda: [drive.close() for drive in world.drives.values()])
-        patch.setattr(auditing, "SAMPLES", 1000)
+        patch.setattr(audit_counts, "SAMPLES", 1000)
         early(world)
         archive(spark, lake, source, once=True)
         audit_increment(spark, lake=lake)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.audit import Snapshot, audit
 from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.increment import Increment
@@ -565,7 +566,7 @@ def lakes(request, tmp_path, monkeypatch) -> Iterator[Callable[[int], Lake | Non
 
 def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, lakes, request):
     """No wrong in silence, and no alarm without one: of rows in memory, and of an archive in each kind of place."""
-    monkeypatch.setattr(auditing, "SAMPLES", 100_000)
+    monkeypatch.setattr(audit_counts, "SAMPLES", 100_000)
     monkeypatch.setattr(auditing, "HOLES", 100_000)
     worlds = [make(seed) for seed in range(WORLDS)]
     disagreements = []
@@ -584,7 +585,7 @@ def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, 
 
 def test_two_increments_agree_with_the_account_of_random_worlds(spark, monkeypatch, tmp_path):
     """What is new is read, and what is carried; epochs in the order in which they were read."""
-    monkeypatch.setattr(auditing, "SAMPLES", 100_000)
+    monkeypatch.setattr(audit_counts, "SAMPLES", 100_000)
     monkeypatch.setattr(auditing, "HOLES", 100_000)
     worlds = [world for seed in range(WORLDS) if (world := make(seed)).has_end]
     disagreements = []

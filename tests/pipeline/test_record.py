@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions
 
 from qworker.errors import ArchiveDamagedError
-from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
 from qworker.pipeline.jobs.audit_result import iso
@@ -228,7 +228,7 @@ def renewed(queue: str) -> tuple[Journal, Journal]:
 
 def test_the_reader_says_which_epoch_is_the_last_one(spark, monkeypatch):
     """Also if the clock was set back so far that its events are earlier: messages of the other one are unsure."""
-    monkeypatch.setattr(auditing, "SAMPLES", 1000)
+    monkeypatch.setattr(audit_counts, "SAMPLES", 1000)
     stored = frame(spark, *renewed("later"), *renewed("former"), *renewed("alone"), written("live"))
     stored = stored.withColumn("live", functions.lit(False))
     live = renewed("live")[1].frame(spark).withColumn("live", functions.lit(True))

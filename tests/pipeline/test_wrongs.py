@@ -21,7 +21,7 @@ from qworker.client.queue import Queue
 from qworker.engine.attributes import configure
 from qworker.engine.raw import raw
 from qworker.errors import PipelineError
-from qworker.pipeline.jobs import audit as auditing
+from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import Archiver, archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
 from qworker.pipeline.jobs.audits import audit_all, audit_increment
@@ -195,7 +195,7 @@ def wrongs(spark, store_url, tmp_path_factory) -> Iterator[Wrongs]:
         for each in (lake, stored):
             break_files(each)
         source = server_options(store_url, namespace)
-        patch.setattr(auditing, "SAMPLES", 1000)  # all queues share the samples
+        patch.setattr(audit_counts, "SAMPLES", 1000)  # all queues share the samples
         for kind, given in (
             ("archive", {"lake": lake}),
             ("stored", {"lake": stored}),
