@@ -15,6 +15,7 @@ from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker import QWorker
 from qworker.consumer.board.board import Board
 from qworker.consumer.child.assembly import assemble
+from qworker.consumer.child.queue_settings import open_client
 from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.store.connections import ConnectionFactory
 from qworker.store.embedded.store import PrivateStore
@@ -108,7 +109,8 @@ def _ours(
         log_format="auto",
         log_level="warning",
     )
-    broker = assemble(app, [_QUEUE], board, config, app.client.factory)
+    with open_client(app.client.factory) as client:
+        broker = assemble(app, [_QUEUE], board, config, client)
     begun = time.process_time()
     broker.run()
     seconds = time.process_time() - begun

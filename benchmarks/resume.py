@@ -2,7 +2,8 @@
 
 One flow at a time, each once all processes of the worker receive, so that what a time shows is one death, and neither
 the messages nor the deaths before it: from the kill, by the process itself, to the next start of the same effect. A
-sibling begins it, or, in a worker of one process, the next process once it has imported the app.
+sibling begins it, or, in a worker of one process, the next process once it has imported the app, from bytecode, as
+after an installation.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import deaths
+from benchmarks.bytecode import as_installed
 from benchmarks.figures import Figure, at_most, measured
 from benchmarks.lives import Life
 from benchmarks.marks import Marks
@@ -62,12 +64,12 @@ def _ready(url: str) -> float:
 
 
 def _killed(flows: int, kind: str, procs: int) -> dict[str, float]:
-    with Stand() as stand:
+    with Stand() as stand, as_installed() as bytecode:
         path = stand.directory / "marks"
         marks = Marks.create(path, deaths.MARKS * flows)
         deaths.app.connect_with(stand.factory)
         words = ("run", "benchmarks.deaths:app", "--procs", str(procs))
-        environ = {"QWORKER_BENCH_MARKS": str(path), "QWORKER_LOG_FORMAT": "json"}
+        environ = {"QWORKER_BENCH_MARKS": str(path), "QWORKER_LOG_FORMAT": "json", **bytecode}
         with stand.qworker(*words, **environ) as worker:
             url = worker.metrics_url()
             for number in range(flows):

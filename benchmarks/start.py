@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Mapping
 from functools import partial
-from tempfile import TemporaryDirectory
 
 import psutil
 
 from benchmarks.apps import marking
+from benchmarks.bytecode import as_installed
 from benchmarks.figures import Figure, at_most, measured, ratio
 from benchmarks.marks import Marks
 from benchmarks.rounds import interleave
@@ -27,9 +27,7 @@ _FLOOR = "python -c 'import redis'"
 
 def start(plan: Plan) -> list[Figure]:
     """Measure with the server up and the message there; `messages` of the plan count for nothing."""
-    with TemporaryDirectory() as bytecode:
-        # As after an installation: this process may run without writing bytecode.
-        environ = {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+    with as_installed() as environ:
         _ours(environ)
         contenders = {_OURS: partial(_ours, environ), _FLOOR: partial(_floor, environ)}
         samples = interleave(contenders, plan.rounds, plan.say)

@@ -14,7 +14,7 @@ from qworker.client.manage.balancing import Balancer
 from qworker.client.message import DeadLetter
 from qworker.consumer.board.board import Board
 from qworker.consumer.child.assembly import assemble
-from qworker.consumer.child.queue_settings import read_shard_names
+from qworker.consumer.child.queue_settings import open_client, read_shard_names
 from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.daemon.reaper import Reaper
 from qworker.durations import format_ms
@@ -142,8 +142,9 @@ def _burst(app: QWorker, names: Sequence[str], most: int, collector: _ErrorColle
         log_format="auto",
         log_level="warning",
     )
-    shards = read_shard_names(app.namespace, names, app.client.factory)
-    collector.broker = broker = assemble(app, shards, board, config, app.client.factory)
+    with open_client(app.client.factory) as client:
+        shards = read_shard_names(client, app.namespace, names)
+        collector.broker = broker = assemble(app, shards, board, config, client)
     try:
         broker.run()
         return board.handled

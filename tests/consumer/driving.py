@@ -23,7 +23,7 @@ from qworker.client.queue import Queue
 from qworker.consumer.board.board import Board
 from qworker.consumer.child.assembly import assemble, queues_of
 from qworker.consumer.child.loop import Broker
-from qworker.consumer.child.queue_settings import read_shard_names
+from qworker.consumer.child.queue_settings import open_client, read_shard_names
 from qworker.consumer.manifest import ChildConfig, slots_for
 from qworker.consumer.options import RunOptions
 from qworker.engine import reap
@@ -92,8 +92,9 @@ def _make(app: QWorker, given: dict[str, Any]) -> Child:
     config = config_of(app, **given)
     board = Board.create(config.slots)
     factory = ConnectionFactory(config.url, name="qworker-test")
-    shards = read_shard_names(app.namespace, queues_of(app, config), factory)
-    return Child(assemble(app, shards, board, config, factory), board)
+    with open_client(factory) as client:
+        shards = read_shard_names(client, app.namespace, queues_of(app, config))
+        return Child(assemble(app, shards, board, config, client), board)
 
 
 def drain(app: QWorker, **config: Any) -> Board:

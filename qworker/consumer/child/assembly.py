@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from qworker.app.app import QWorker
     from qworker.app.middleware import Middleware
     from qworker.app.task import Task
+    from qworker.client.execute.sync import Client
     from qworker.consumer.board.board import Board
     from qworker.consumer.child.leases.delivery import Delivery
     from qworker.consumer.child.queue_settings import QueueSettings
@@ -81,17 +82,18 @@ def assemble(
     shards: Sequence[str],
     board: Board,
     config: ChildConfig,
-    factory: ConnectionFactory,
+    client: Client,
 ) -> Broker:
     """Make the broker of an app that receives from these shards of queues, best first.
 
-    Connects only to read attributes of the queues, and paused tasks.
+    `client` reads attributes of the queues, and paused tasks; the broker's own connections are opened by its first use.
     """
+    factory = client.factory
     keys = [QueueKeys(app.namespace, shard) for shard in shards]
     names = list(dict.fromkeys(shard.name for shard in keys))
-    settings = read_settings(app.namespace, names, factory)
+    settings = read_settings(client, app.namespace, names)
     # The supervisor sets paused tasks too, but only after some of them might have run.
-    board.orders.pause(since_of(sorted(app.tasks), read_paused_for(app.namespace, factory)))
+    board.orders.pause(since_of(sorted(app.tasks), read_paused_for(client, app.namespace)))
     tasks = {name: task for name, task in app.tasks.items() if task.queue in settings}
     queues = _queue_states(keys, tasks, settings, config)
     numbers = {name: number for number, name in enumerate(sorted(app.tasks))}

@@ -23,7 +23,7 @@ from qworker.consumer.child.loop import RECYCLED
 from qworker.consumer.child.process.forking import ForkGuard, leave_signals_to_supervisor
 from qworker.consumer.child.process.green import check_unpatched
 from qworker.consumer.child.process.leaks import Leaks
-from qworker.consumer.child.queue_settings import read_shard_names
+from qworker.consumer.child.queue_settings import open_client, read_shard_names
 from qworker.consumer.failure import failure_text, name_of
 from qworker.consumer.lifetime import die_with_parent, flush_streams
 from qworker.consumer.manifest import (
@@ -76,9 +76,10 @@ def main() -> NoReturn:
         app.connect_with(ConnectionFactory(config.url, name=f"qworker-{config.number}"))
         queues = queues_of(app, config)
         factory = ConnectionFactory(config.url, name=f"qworker-child-{config.number}")
-        shards = read_shard_names(app.namespace, queues, factory)
-        _send(control, manifest_of(app, queues, shards, spec=config.app))
-        broker = assemble(app, shards, board, config, factory)
+        with open_client(factory) as client:
+            shards = read_shard_names(client, app.namespace, queues)
+            _send(control, manifest_of(app, queues, shards, spec=config.app))
+            broker = assemble(app, shards, board, config, client)
         guard.protect(broker)
     except QworkerError as error:
         _send(control, Manifest(error=str(error)))
