@@ -15,6 +15,7 @@ from typing import Final
 import structlog
 
 from qworker.client.execute.protocol import Execute
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, OutOfMemoryError, ServerError, server_refused
 from qworker.telemetry.throttle import LogThrottle
@@ -79,7 +80,7 @@ class Presence:
                 )
 
     def _write(self, now_ms: int) -> None:
-        self._execute(raw("ZADD", self._key, now_ms, self.name, decode=int))
+        self._execute(keep_note("ZADD", self._key, now_ms, self.name, decode=int))
         if self._turn % _PRUNE_EVERY == 0:
             before_ms = now_ms - FORGOTTEN_MS
             words = ("ZREMRANGEBYSCORE", self._key, "-inf", f"({before_ms}")

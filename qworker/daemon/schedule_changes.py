@@ -8,6 +8,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.client.send import store
 from qworker.daemon.schedules import server_now_ms
 from qworker.durations import format_ms
+from qworker.engine.note import keep_note
 from qworker.engine.options import SendOptions
 from qworker.engine.raw import raw
 from qworker.engine.send import NewMessage
@@ -24,8 +25,7 @@ def pause(client: Client, keys: QueueKeys, name: str) -> bool:
     Returns False if it was paused already.
     """
     now_ms = server_now_ms(client.execute)
-    words = ("HSETNX", keys.schedules, name + PAUSED, now_ms)
-    return client.execute(raw(*words, decode=bool))
+    return client.execute(keep_note("HSETNX", keys.schedules, name + PAUSED, now_ms, decode=bool))
 
 
 def resume(client: Client, keys: QueueKeys, name: str) -> bool:
@@ -37,7 +37,7 @@ def resume(client: Client, keys: QueueKeys, name: str) -> bool:
         return False
     now_ms = server_now_ms(client.execute)
     # The slot goes first: without the pause all slots since would be due.
-    client.execute(raw("HSET", keys.schedules, name + FIRED, now_ms, decode=int))
+    client.execute(keep_note("HSET", keys.schedules, name + FIRED, now_ms, decode=int))
     return client.execute(raw("HDEL", keys.schedules, name + PAUSED, decode=bool))
 
 

@@ -136,6 +136,10 @@ def _line(user: User, namespace: str, server: Server, loading: str) -> str:
             selectors.append(f"(+evalsha ~{index})")
         shared = [*role.shared(namespace)]
         patterns += shared
+        # A full server takes notes by a script, and a call of it needs both rights to its key.
+        notes = [pattern.removeprefix("%W") for pattern in shared if pattern.startswith("%W~")]
+        if notes:
+            selectors.append(f"(+evalsha {' '.join(notes)})")
         if role.writes(queues[0]):
             scripted += shared
         scripts = scripts_of(name)

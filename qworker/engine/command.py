@@ -13,15 +13,18 @@ from msgspec import structs
 
 from qworker.engine.scripts import Script
 from qworker.errors import (
+    AccessDeniedError,
     BusyError,
     ClusterMovingError,
     InDoubtError,
     LoadingError,
     NotReplicatedError,
+    OutOfMemoryError,
     QworkerError,
     ReadOnlyError,
     RefusedError,
     RetryRule,
+    ScriptsNotLoadedError,
     ServerError,
     UnavailableError,
     UnfinishedError,
@@ -78,9 +81,9 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     a repetition sets to 1 (a receive that must not create its lease twice); `decode_resumed` reads its reply. `then` is
     a plain command that follows in the same trip; `decode` gets both replies, the second may be the server's error. In
     a Cluster a call goes to the node of its first key, or to `node`; `per_queue` splits a call with keys of several
-    queues. `settled` makes the command that only repeats the settles of this one. `blocks_s`: seconds for which the
-    server may block the call. `awaits_move`: while its keys move to another node of a Cluster, it is retried until they
-    are there.
+    queues. `on_full` is asked of a server that refuses the command for want of memory. `settled` makes the command that
+    only repeats the settles of this one. `blocks_s`: seconds for which the server may block the call. `awaits_move`:
+    while its keys move to another node of a Cluster, it is retried until they are there.
     """
 
     script: Script | None
@@ -93,6 +96,7 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
     node: Address | None = None
     per_queue: Callable[[], PerQueue[T]] | None = None
     settled: Callable[[], Command[Any]] | None = None
+    on_full: Command[T] | None = None
     blocks_s: float = 0.0
     awaits_move: bool = True
 
@@ -182,6 +186,8 @@ _TRANSIENT: Final = (
     ReadOnlyError,
     ClusterMovingError,
 )
+#: Errors of a script that cannot be called.
+_CANNOT_CALL: Final = (AccessDeniedError, ScriptsNotLoadedError)
 #: Seconds after which a failing call is given up.
 GIVE_UP_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.01
@@ -228,6 +234,7 @@ class Attempt(Generic[T]):
         "_deadline",
         "_doubt",
         "_elsewhere",
+        "_full",
         "_give_up_s",
         "_pause_s",
         "_redirected",
@@ -242,6 +249,7 @@ class Attempt(Generic[T]):
         self._elsewhere = elsewhere
         self._deadline = time.monotonic() + give_up_s
         self._doubt: InDoubtError | None = None
+        self._full: OutOfMemoryError | None = None
         self._pause_s = _FIRST_PAUSE_S
         self._redirected = 0
         #: The node to ask the next time, and only then, while the slot moves there.
@@ -265,6 +273,11 @@ class Attempt(Generic[T]):
             self.command.name_script(error)
             raise error  # A repetition would do the first part twice.
         self.detour = None
+        if isinstance(error, OutOfMemoryError) and self.command.on_full is not None:
+            self._full, self.command = error, self.command.on_full
+            return 0.0
+        if self._full is not None and isinstance(error, _CANNOT_CALL):
+            raise self._full from error  # A server that has not got the script yet, or an ACL of an older version.
         if isinstance(error, RedirectedError):
             self.detour = error.address if error.asking else None
             self._redirected += 1

@@ -43,17 +43,12 @@ def examine(access: Access) -> Iterator[Finding]:
     now_ms, clustered = access.now_ms(), access.client.factory.clustered
     yield from _clock(now_ms)
     yield from unless_broken("durability", _durability(access), clustered=clustered)
-    memory = list(_memory(access))
-    yield from memory
-    full = any(finding.status is Status.PROBLEM for finding in memory)
-    yield from unless_broken("reapers", _reapers(access, now_ms, full=full), clustered=clustered)
+    yield from _memory(access)
+    yield from unless_broken("reapers", _reapers(access, now_ms), clustered=clustered)
     found = _known_workers(access, now_ms)
     workers = found if isinstance(found, list) else None
     if isinstance(found, Finding):
         yield found
-    elif full and all(worker.is_gone for worker in found):
-        yield _unseen("workers")
-        workers = None
     else:
         yield from _workers(found)
     yield from unless_broken("queues", check_queues(access, workers), clustered=clustered)
@@ -157,25 +152,12 @@ def _memory_of(info: dict[str, str], at_node: str) -> Finding:
     )
 
 
-def _unseen(name: str) -> Finding:
-    """Report that a full server hides who is alive."""
-    return Finding(
-        name,
-        Status.WARNING,
-        "none has reported lately, but a full server refuses their reports: they may be alive",
-        "make room in its memory first, then run qworker doctor again",
-    )
-
-
-def _reapers(access: Access, now_ms: int, *, full: bool) -> Iterator[Finding]:
+def _reapers(access: Access, now_ms: int) -> Iterator[Finding]:
     reapers = read_reapers(access, now_ms)
     alive = [reaper for reaper in reapers if not reaper.is_gone]
     if alive:
         latest = f"the latest seen {span(alive[0].age_ms / 1000)} ago"
         yield Finding("reapers", Status.OK, f"{count(len(alive))} alive, {latest}")
-        return
-    if full:
-        yield _unseen("reapers")
         return
     last = (
         f"; the last one, {reapers[0].name}, was seen {span(reapers[0].age_ms / 1000)} ago"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from qworker.app.schedule import cron
+from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import note_owner
 from qworker.client.namespace.workers import Worker
+from qworker.consumer.supervisor.operators.presence import Presence
+from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import register
 from qworker.engine.options import QueueAttributes
 from qworker.engine.settle import Outcomes, settle
 from qworker.health.finding import Status
 from qworker.health.server import _long_runs
+from qworker.store.connections import ConnectionFactory
 from qworker.wire.presence import ChildDocument, RunningDocument, WorkerDocument
 from qworker.wire.schedule import StoredSchedule
 from tests import servers
@@ -575,20 +579,23 @@ def test_doctor_ends_at_a_replica(bare):
 
 
 @pytest.mark.bad_input("server: out of memory")
-def test_a_full_server_hides_who_is_alive(bare):
-    """It refuses the reports of workers and reapers, so neither is told dead: memory is the problem."""
+def test_a_full_server_shows_who_is_alive(bare):
+    """It takes the reports of workers and reapers: who reports is alive, and who does not is missing."""
     full = ("--appendonly", "yes", "--maxmemory", "1mb", "--maxmemory-policy", "noeviction")
-    with servers.start("valkey", *full) as server:
+    with servers.start("valkey", *full) as server, Client(ConnectionFactory(server.url)) as client:
         environ = {"QWORKER_URL": server.url, "QWORKER_NAMESPACE": "x"}
-        ran = bare("doctor", "--json", env=environ)
+        nobody = findings_of(bare("doctor", "--json", env=environ))
         top = bare("top", "--once", env=environ)
+        assert Presence(client, "x", "app").write([], ["q"], 1, 0) is False
+        Reaper(client, "x").tick()
+        found = findings_of(bare("doctor", "--json", env=environ))
 
-    findings = findings_of(ran)
-    assert findings["memory"]["status"] == "problem"
+    assert nobody["memory"]["status"] == found["memory"]["status"] == "problem"
+    assert nobody["workers"]["text"].startswith("none is alive")
+    assert nobody["reapers"]["text"].startswith("none is alive")
+    assert "none: qworker run MODULE" in top.out
     for name in ("workers", "reapers"):
-        assert findings[name]["status"] == "warning"
-        assert "they may be alive" in findings[name]["text"]
-    assert top.out.count("none reported: memory full") == 2
+        assert found[name]["text"].startswith("1 alive")
 
 
 @pytest.mark.bad_input("time or host: clocks of clients a day off")

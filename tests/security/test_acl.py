@@ -31,6 +31,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import server_now_ms
 from qworker.engine.acl_roles import ROLES
 from qworker.engine.feed import append_to_feed
+from qworker.engine.note import keep_note
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.scripts import SCRIPT_NAMES
@@ -113,16 +114,25 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
     assert shop.refused() == []
 
 
+@pytest.fixture(params=["with room", "full"])
+def memory(request: pytest.FixtureRequest, shop: GuardedServer) -> Iterator[None]:
+    """The server with room in its memory, and over its maxmemory."""
+    with shop.redis() as tester:
+        if request.param == "full":
+            tester.config_set("maxmemory", 1)
+        yield
+        tester.config_set("maxmemory", 0)
+        tester.delete(f"{NAMESPACE}:paused_tasks", f"{NAMESPACE}:owners")
+
+
+@pytest.mark.usefixtures("memory")
 def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> None:
     """A worker reads its requests and the paused tasks, answers, and tells that its app is there."""
     operator, consumer = open_queue("operator").client, open_queue("consumer").client
     now_ms = server_now_ms(operator.execute)
     request = write(Request("r1", "echo", now_ms))
-    for words in (
-        ("RPUSH", control_key(NAMESPACE, "w"), request),
-        ("PEXPIRE", control_key(NAMESPACE, "w"), 30_000),
-    ):
-        operator.execute(raw(*words, decode=int))
+    operator.execute(keep_note("RPUSH", control_key(NAMESPACE, "w"), request))
+    operator.execute(raw("PEXPIRE", control_key(NAMESPACE, "w"), 30_000, decode=int))
     pause_task(operator.execute, NAMESPACE, "slow", now_ms)
 
     Control(consumer, NAMESPACE, "w", {"echo": lambda _, reply: reply(True, "here")}).check(now_ms)

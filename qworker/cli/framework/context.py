@@ -156,6 +156,10 @@ class Session:
         """Send one plain command, in a Cluster to one node; returns its reply."""
         return self.client.ask(*words, node=node)
 
+    def note(self, verb: str, key: str, *words: str | int | bytes) -> Any:
+        """Send one plain command that a full server takes too; returns its reply."""
+        return self.client.note(verb, key, *words)
+
     def now_ms(self) -> int:
         """Read the server's clock."""
         return self.client.now_ms()

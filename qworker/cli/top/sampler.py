@@ -37,7 +37,7 @@ class Snapshot:
     """Everything at one instant. `problem` says why a newer snapshot could not be taken.
 
     `limits`: by queue and load, those under which messages wait. `unknown`: which of workers and reapers could not be
-    read, because their node of a Cluster is away. `full`: a server is at its maxmemory, and refuses their reports.
+    read, because their node of a Cluster is away.
     """
 
     server: str
@@ -50,7 +50,6 @@ class Snapshot:
     limits: tuple[tuple[str, LimitLoad], ...] = ()
     problem: str = ""
     unknown: tuple[str, ...] = ()
-    full: bool = False
 
     @property
     def running(self) -> list[Running]:
@@ -78,7 +77,7 @@ class Sampler:
         )
         lists = {"workers": workers, "reapers": reapers}
         earlier = self._kept[0].queues if self._kept else {}
-        memory_bytes, full = _memory(session)
+        memory_bytes = _memory(session)
         snapshot = Snapshot(
             session.server.address,
             now_ms,
@@ -89,7 +88,6 @@ class Sampler:
             tuple(reapers or ()),
             tuple(busiest_limits(session.client, session.queues.ref, queues)),
             unknown=tuple(name for name, found in lists.items() if found is None),
-            full=full,
         )
         self._kept.append(snapshot)
         return snapshot
@@ -123,18 +121,16 @@ def _rates(
     return rates_between(earlier, later)
 
 
-def _memory(session: Session) -> tuple[int, bool]:
-    """The bytes that all servers use, and whether one of them has reached its maxmemory."""
+def _memory(session: Session) -> int:
+    """The bytes that all servers use; 0 if one of them does not tell."""
     try:
         infos = [
             session.ask("INFO", "memory", node=node) for node in session.client.factory.masters()
         ]
     except QworkerError:
-        return 0, False
-    used_bytes, full = 0, False
+        return 0
+    used_bytes = 0
     for info in infos:
         fields = dict(line.split(b":", 1) for line in info.split(b"\r\n") if b":" in line)
-        used, limit = int(fields.get(b"used_memory", 0)), int(fields.get(b"maxmemory", 0))
-        used_bytes += used
-        full = full or 0 < limit <= used
-    return used_bytes, full
+        used_bytes += int(fields.get(b"used_memory", 0))
+    return used_bytes

@@ -68,12 +68,9 @@ def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
     """Name the facts above the tables."""
     workers = sum(not worker.is_gone for worker in snapshot.workers)
     reapers = sum(not reaper.is_gone for reaper in snapshot.reapers)
-    hidden = "none reported: memory full" if snapshot.full else ""
     facts: dict[str, Cell | str] = {
-        "workers": count(workers)
-        if workers
-        else Cell(hidden or "none: qworker run MODULE", "warn"),
-        "reapers": count(reapers) if reapers else Cell(hidden or "none: qworker daemon", "bad"),
+        "workers": count(workers) if workers else Cell("none: qworker run MODULE", "warn"),
+        "reapers": count(reapers) if reapers else Cell("none: qworker daemon", "bad"),
         "memory": size(snapshot.memory_bytes),
         "at": moment(snapshot.now_ms),
         "server": snapshot.server,

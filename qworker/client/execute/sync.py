@@ -30,6 +30,7 @@ from qworker.engine.command import (
     Together,
     Word,
 )
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw, server_time
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, ServerError
@@ -93,6 +94,10 @@ class Client(BaseClient):
     def ask(self, *words: Word, node: Address | None = None) -> Any:
         """Send one plain command, in a Cluster to `node` or to that of its key; returns its reply."""
         return self.execute(raw(*words, node=node))
+
+    def note(self, verb: str, key: str, *words: Word) -> Any:
+        """Send one plain command that a full server takes too, see `keep_note`; returns its reply."""
+        return self.execute(keep_note(verb, key, *words))
 
     def now_ms(self) -> int:
         """Read the server's clock."""

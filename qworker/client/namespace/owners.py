@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from qworker.client.execute.protocol import Execute
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw
 from qworker.wire.keys import owners_key
 from qworker.wire.numbers import whole
@@ -23,7 +24,7 @@ ORPHANED_MS: Final = 7 * 24 * 3_600_000
 
 def note_owner(execute: Execute, namespace: str, app: str, now_ms: int) -> None:
     """Store when a worker of an app was seen."""
-    execute(raw("HSET", owners_key(namespace), app, now_ms, decode=int))
+    execute(keep_note("HSET", owners_key(namespace), app, now_ms, decode=int))
 
 
 def forget_owner(execute: Execute, namespace: str, app: str) -> None:

@@ -7,6 +7,7 @@ tasks of its queue run.
 from __future__ import annotations
 
 from qworker.client.execute.protocol import Execute
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw
 from qworker.wire.keys import paused_tasks_key
 from qworker.wire.names import check_task
@@ -17,8 +18,8 @@ __all__ = ["pause_task", "read_paused_tasks", "resume_task"]
 
 def pause_task(execute: Execute, namespace: str, task: str, now_ms: int) -> bool:
     """Pause a task; returns False if it is paused already. Raises `InvalidNameError`."""
-    words = ("HSETNX", paused_tasks_key(namespace), check_task(task), now_ms)
-    return bool(execute(raw(*words, decode=bool)))
+    pause = keep_note("HSETNX", paused_tasks_key(namespace), check_task(task), now_ms, decode=bool)
+    return bool(execute(pause))
 
 
 def resume_task(execute: Execute, namespace: str, task: str) -> bool:

@@ -29,7 +29,7 @@ def drain_workers(asks: Asks, names: Sequence[str], now_ms: int) -> None:
     """Ask workers and daemons to take no more messages, and to exit when their handlers have ended."""
     if names:
         fields = [word for name in names for word in (name, now_ms)]
-        asks.ask("HSET", leaving_key(asks.namespace), *fields)
+        asks.note("HSET", leaving_key(asks.namespace), *fields)
 
 
 def ask_workers(
@@ -50,7 +50,7 @@ def ask_workers(
     for worker in workers:
         key = control_key(asks.namespace, worker)
         try:
-            asks.ask("RPUSH", key, write(request))
+            asks.note("RPUSH", key, write(request))
             asks.ask("PEXPIRE", key, KEPT_MS)
         except _NODE_AWAY as error:
             if len(workers) == 1:

@@ -24,6 +24,9 @@ class Asks(Protocol):
     def ask(self, *words: str | int | bytes, node: Address | None = None) -> Any:
         """Send one plain command, in a Cluster to one node; returns its reply. Raises `ServerError`."""
 
+    def note(self, verb: str, key: str, *words: str | int | bytes) -> Any:
+        """Send one plain command that a full server takes too, see `engine/note.py`; returns its reply."""
+
     def now_ms(self) -> int:
         """Read the server's clock."""
 

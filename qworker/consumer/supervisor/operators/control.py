@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, InvalidError
 from qworker.wire.control import KEPT_MS, Answer, Request, read_request, write
@@ -94,8 +95,8 @@ class Control:
     def _answer(self, request: Request, done: bool, text: str = "", **data: Any) -> None:
         key = answer_key(self._namespace, request.id)
         answer = write(Answer(self._worker, done, text, data))
-        for words in (("RPUSH", key, answer), ("PEXPIRE", key, KEPT_MS)):
-            self._client.execute(raw(*words, decode=int), give_up_s=_GIVE_UP_S)
+        for command in (keep_note("RPUSH", key, answer), raw("PEXPIRE", key, KEPT_MS)):
+            self._client.execute(command, give_up_s=_GIVE_UP_S)
 
 
 def _shown(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import structlog
 from qworker.client.namespace.owners import note_owner
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.supervisor.watches import rss_bytes
+from qworker.engine.note import keep_note
 from qworker.engine.raw import raw, server_time
 from qworker.errors import AccessDeniedError, OutOfMemoryError
 from qworker.telemetry.throttle import LogThrottle
@@ -114,7 +115,7 @@ class Presence:
         )
         try:
             self._client.execute(
-                raw("HSET", self._key, self.name, msgspec.json.encode(document), decode=int),
+                keep_note("HSET", self._key, self.name, msgspec.json.encode(document), decode=int),
                 give_up_s=2.0,
             )
             self._note_owner(seen_ms)
