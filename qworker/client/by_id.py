@@ -129,7 +129,8 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
     """Give a run a signal by its name; a run that waits for it continues at once, another when it waits.
 
     `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
-    `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`. O(1); O(n) of a run that has not recorded anything.
+    `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`. O(1); O(n) of a run that has not
+    recorded anything.
     """
     body = encode(value)
     if len(body) > MAX_MEMO:

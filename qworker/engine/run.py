@@ -149,7 +149,8 @@ def signal_run(
 ) -> Command[bytes | None]:
     """Give a run a signal, and wake it if it waits for it; returns the value that counts, which is the first.
 
-    None for an unknown run, unless it is `known` that its message is there. Raises `RunEndedError`.
+    None for an unknown run, unless it is `known` that its message is there. Raises `RunEndedError`, and
+    `RunTooLargeError` for a signal that the run does not wait for.
     """
 
     def decode(reply: Any) -> bytes | None:
@@ -157,6 +158,8 @@ def signal_run(
             return None
         if reply[0] == b"ENDED":
             raise RunEndedError(keys.queue, message_id)
+        if reply[0] == b"FULLRUN":
+            raise RunTooLargeError(keys.queue, message_id, int(reply[1]), of="signals")
         older: bytes = accepted(reply, keys.queue)[3]
         return older or value
 

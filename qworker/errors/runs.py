@@ -18,16 +18,22 @@ __all__ = [
 
 
 class RunTooLargeError(RefusedError):
-    """The steps of a run would take more than a run may keep."""
+    """The steps of a run, or its signals, would take more than a run may keep."""
 
-    def __init__(self, queue: str, message_id: str, size: int) -> None:
-        super().__init__(queue, message_id, size)
-        self.queue, self.message_id, self.size = queue, message_id, size
+    def __init__(self, queue: str, message_id: str, size: int, of: str = "steps") -> None:
+        super().__init__(queue, message_id, size, of)
+        self.queue, self.message_id, self.size, self.of = queue, message_id, size, of
 
     def __str__(self) -> str:
+        of, advice = "recorded steps", "return references to them, or continue in another run"
+        if self.of == "signals":
+            of, advice = (
+                "signals",
+                "give references to them; a signal that it waits for is always taken",
+            )
         return (
-            f"run {self.message_id} of queue {self.queue!r} would have {self.size:,} bytes of recorded steps; at most "
-            "64 MiB: store values elsewhere and return references to them, or continue in another run"
+            f"run {self.message_id} of queue {self.queue!r} would have {self.size:,} bytes of {of}; at most 64 MiB: "
+            f"store values elsewhere and {advice}"
         )
 
 

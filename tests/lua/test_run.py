@@ -323,9 +323,11 @@ def parked(
     drive.settle(outcomes, at=at)
 
 
-def signalled(drive: Drive, value: bytes = b"\n1", *, at: int = NOW + 5, **more: Any) -> Any:
-    """Give the run `a` the signal `go`."""
-    counts = drive.run(signal_run(drive.keys, "a", "!go", value, now_ms=at, **more))
+def signalled(
+    drive: Drive, value: bytes = b"\n1", *, name: str = "!go", at: int = NOW + 5, **more: Any
+) -> Any:
+    """Give the run `a` a signal."""
+    counts = drive.run(signal_run(drive.keys, "a", name, value, now_ms=at, **more))
     return None if counts is None else _untimed(counts)
 
 
@@ -438,7 +440,7 @@ def test_a_signal_wakes_the_run_that_waits_for_it(engine_drive: Drive) -> None:
     assert signalled(drive) == b"\n1"
     assert drive.state("ready", "delayed", "run:a") == {
         "ready": [own("a", receives=1, flags=HEADER, ready_ms=NOW + 5)],
-        "run:a": {"~wait:go": str(NOW + 1000), "!go": f" t={NOW + 5}\n1"},
+        "run:a": {"~wait:go": str(NOW + 1000), "!go": f" t={NOW + 5}\n1", "@given": "5"},
     }
     assert signalled(drive, b"\n2") == b"\n1"
     assert len(drive.state("ready")["ready"]) == 1
@@ -461,6 +463,32 @@ def test_a_signal_that_came_first_lets_the_run_go_on(drive: Drive) -> None:
     assert drive.state("ready", "delayed") == {
         "ready": [own("a", receives=1, flags=HEADER, back_ms=NOW + 10)]
     }
+
+
+def test_signals_are_bounded(drive: Drive) -> None:
+    """64 MiB in all, beyond which nothing is written; that for which the run waits is taken, so it cannot be stuck."""
+    received(drive, "a")
+    recorded(drive)
+    parked(drive, "~wait:go", "!go")
+    drive.redis.hset(drive.keys.run("a"), "@given", 64 * 2**20 - 4)
+    before = drive.state("run:a", "runs", "delayed")
+    with pytest.raises(RunTooLargeError, match="67,108,868 bytes of signals; at most 64 MiB"):
+        signalled(drive, b"\n1", name="!other")
+    assert drive.state("run:a", "runs", "delayed") == before
+    assert signalled(drive, b"\n1") == b"\n1"
+    assert "ready" in drive.state("ready")
+    assert signalled(drive, b"\n1") == b"\n1"  # again
+    assert drive.redis.hget(drive.keys.run("a"), "@given") == b"67108865"
+    assert drive.redis.hget(drive.keys.run("a"), "@bytes") == b"8"
+
+
+def test_large_signals_are_not_read_with_the_steps(drive: Drive) -> None:
+    """Every activation would read them, and may wait for none of them."""
+    received(drive, "a")
+    recorded(drive)
+    signalled(drive, b"\n" + b"x" * 300_000, name="!large")
+    found = recalled(drive, "charge")
+    assert (found.whole, set(found.values)) == (False, {"charge"})
 
 
 def test_signals_to_no_run_are_refused(drive: Drive) -> None:

@@ -14,8 +14,8 @@ local run = KEYS[1]
 if #ARGV < 1 or #ARGV > 100 then return { 'ARG', 'names' } end
 local fields = redis.pcall('HLEN', run)
 if type(fields) == 'table' then return { 'BROKEN', run, redis.call('TYPE', run).ok } end
-local reply = { 'OK', 1 }
-if fields <= MAX_FIELDS and tonumber(redis.call('HGET', run, '@bytes') or 0) <= MAX_BYTES then
+local reply, sizes = { 'OK', 1 }, redis.call('HMGET', run, '@bytes', '@given')
+if fields <= MAX_FIELDS and (tonumber(sizes[1]) or 0) + (tonumber(sizes[2]) or 0) <= MAX_BYTES then
   for i, word in ipairs(redis.call('HGETALL', run)) do reply[i + 2] = word end
   return reply
 end

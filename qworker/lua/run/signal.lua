@@ -1,6 +1,7 @@
 #!lua
 -- signal.lua: give a run a signal, and wake it if it waits for that.
--- Of a signal that is given twice the first value stays. A full server refuses it before anything is written.
+-- Of a signal that is given twice the first value stays. A full server refuses it before anything is written. Signals have at most
+-- 64 MiB in all, which `@given` of the run counts; the one that it waits for is taken in any case.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; then the run HASH in place of a lease, and runs ZSET
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -9,7 +10,7 @@
 -- ARGV[4]    value            see docs/protocol.md
 -- ARGV[5]    known            '1': the caller has seen the message, which may not have recorded anything yet; or ''
 -- Returns {'OK', now ms, degraded, the value given before or '', 1 if it was woken, else 0}, {'UNKNOWN'} {'ENDED'}, or a
---   refusal: {'BROKEN', key, type} {'ARG', name}
+--   refusal: {'FULLRUN', bytes} {'BROKEN', key, type} {'ARG', name}
 -- O(log d): d delayed.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -33,7 +34,7 @@
 --- include lib/wake_run.lua
 --- include lib/rights.lua
 
-local MAX_VALUE = 1114112 -- 1 MiB and what encryption adds
+local MAX_VALUE, MAX_GIVEN = 1114112, 67108864 -- 1 MiB and what encryption adds · 64 MiB
 local attributes, refused = read_attributes()
 if refused then return refused end
 local run, runs = KEYS[FIRST_LEASE], KEYS[FIRST_LEASE + 1]
@@ -47,11 +48,14 @@ if not value or value == '' or #value > MAX_VALUE then return { 'ARG', 'value' }
 refused = denied('runs', 'HSET', run, 'h', '') or denied('runs', 'HDEL', run, 'h') or denied('messages', 'RPUSH', ready(0), '')
   or denied('messages', 'ZREM', delayed, '')
 if refused then return refused end
-if not redis.call('ZSCORE', runs, id) then
-  if redis.call('EXISTS', run) == 1 then return { 'ENDED' } end
-  if ARGV[5] ~= '1' then return { 'UNKNOWN' } end
-  redis.call('ZADD', runs, text(now), id)
-end
+local is_live = redis.call('ZSCORE', runs, id)
+if not is_live and redis.call('EXISTS', run) == 1 then return { 'ENDED' } end
+if not is_live and ARGV[5] ~= '1' then return { 'UNKNOWN' } end
+local found = redis.call('HMGET', run, signal, '@given', '@waits')
+local given = (tonumber(found[2]) or 0) + #signal + #value
+if not found[1] and found[3] ~= signal and given > MAX_GIVEN then return { 'FULLRUN', text(given) } end
+if not is_live then redis.call('ZADD', runs, text(now), id) end
+if not found[1] then redis.call('HSET', run, '@given', text(given)) end
 
 open_journal(attributes.journal, now)
 local to = places(attributes.levels)
