@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qworker.client.calls import call_group
 from qworker.client.cancel import Cancellation, leave_tombstone
 from qworker.client.cancel import cancel as cancel_message
-from qworker.client.cancel_calls import cancel_groups, cancel_open_group
+from qworker.client.cancel_calls import cancel_calls, cancel_groups, cancel_open_group
 from qworker.client.cancel_chain import cancel_chain
 from qworker.client.chain_search import ChainEnd
 from qworker.client.plan import Plan
@@ -34,6 +34,11 @@ def cancel(
         answer = yield from cancel_open_group(queue, message_id)
         if answer is not None:
             return answer
+    elif group is not None and group.state == "ended":
+        # A cancel may have been interrupted before it came to all calls.
+        done = yield from cancel_calls(queue, message_id)
+        if done is not None and (done.cancelled or done.cancelling):
+            return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED
     if calls:
         for shard in (yield from queue.every_shard()):
             joins: bytes | None = yield raw("HGET", shard.keys.run(message_id), "@joins")

@@ -28,8 +28,12 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
+from qworker.client import cancel_calls
 from qworker.client.cancel_calls import CancelledCalls
+from qworker.client.plan import Plan
+from qworker.errors import OutOfMemoryError
 from qworker.testing import drain
+from tests.consumer.test_cancel import in_async_code
 
 
 def tasks(app: QWorker, *queues: str) -> tuple[Task[..., Any], Task[..., Any]]:
@@ -526,6 +530,34 @@ def test_a_handle_cancels_its_group(app: QWorker) -> None:
 
     asyncio.run(later())
     assert drain(app).handled == 0
+
+
+@pytest.mark.parametrize("by", ["handle", "async handle", "id"])
+def test_an_interrupted_cancel_can_be_repeated(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A server that was full after the group had ended left its calls; the same cancel finds them later."""
+    square, total = tasks(app, "calls", "ends")
+    handle = group([square.call(1), square.call(2)]).then(total).start()
+
+    def cancel() -> Cancellation:
+        if by == "async handle":
+            return asyncio.run(in_async_code(app, handle))
+        return handle.cancel() if by == "handle" else app.queue("ends").cancel(handle.id)
+
+    def full(*_: object) -> Plan[None]:
+        raise OutOfMemoryError("the server has reached maxmemory")
+        yield
+
+    monkeypatch.setattr(cancel_calls, "_cancel_in", full)
+    with pytest.raises(OutOfMemoryError):
+        cancel()
+    monkeypatch.undo()
+    [running] = app.queue("calls").receive()
+    assert cancel() is Cancellation.CANCELLING
+    app.queue("calls").release(running)
+    assert drain(app).handled == 0
+    assert cancel() is Cancellation.CANCELLED
 
 
 def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:
