@@ -36,6 +36,8 @@ __all__ = ["cancel_chain"]
 _WALKS: Final = 5
 #: Tries to delete a step that was found: it may be received, or given back, meanwhile.
 _TRIES: Final = 2
+#: Pages of an outbox that are relayed after a cancel.
+_PAGES: Final = 10
 #: Shards that are searched, or looked at, in one trip: a reply of a search may have 1 MiB, one of a look has 1 KiB.
 _SEARCHED: Final = 64
 _LOOKED_AT: Final = 250
@@ -108,6 +110,9 @@ def _cancel_step(
             for name, message_id in (*after, (shard.keys.name, message.id)):
                 place = shard if name == shard.keys.name else shard.sibling(name)
                 yield raw("ZREM", place.keys.cancelled, message_id, decode=int)
+            # Its end is known where the chain's result is waited for; if not now, a reaper tells it.
+            with suppress(QworkerError):
+                yield from relay(shard.namespace, shard.keys, pages=_PAGES)
             return Cancellation.CANCELLED
         found, _ = yield from find(shard, message.id)
         if found is not None and found.state == "unacked":

@@ -122,6 +122,17 @@ def test_a_chain_that_waits_ends_at_once(
     assert cancel(app, handle) is Cancellation.CANCELLED, "a repetition says the same"
 
 
+@pytest.mark.parametrize("queues", [("a", "b"), ("a", "a")])
+def test_the_end_of_a_chain_is_told_with_the_answer(
+    app: QWorker, cancel: Cancels, queues: tuple[str, ...]
+) -> None:
+    """Also if no reaper runs: a wait has ended, and another cancel finds the chain cancelled, and not unknown."""
+    handle = Steps(app, *queues).start()
+    assert cancel(app, handle) is Cancellation.CANCELLED
+    ended_as(handle, "cancelled")
+    assert cancel(app, handle) is Cancellation.CANCELLED
+
+
 @pytest.mark.parametrize("queues", [("a", "b", "c"), ("a", "a", "a")])
 @pytest.mark.parametrize("step", range(2))
 def test_a_step_that_runs_may_finish_and_nothing_follows(
