@@ -58,7 +58,7 @@ class Handle(Generic[R]):
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
     """
 
-    __slots__ = ("_app", "_chain", "_chained", "_task", "id", "queue")
+    __slots__ = ("_app", "_chain", "_task", "id", "queue")
 
     def __init__(
         self,
@@ -71,7 +71,6 @@ class Handle(Generic[R]):
     ) -> None:
         # The last message of a chain is sent after the others have ended, which are in these queues.
         self._chain = chain
-        self._chained = bool(chain)
         self._app = app
         self._task = task
         self.queue = check_queue(queue)
@@ -99,12 +98,13 @@ class Handle(Generic[R]):
     def result(self, timeout: Duration | None = None) -> R:
         """Wait until the message has ended, and return what its handler returned.
 
-        `timeout`: 0 does not wait, None waits forever. A message that fails and is retried has not ended.
+        `timeout`: 0 does not wait, None waits until it has ended. A message that fails and is retried has not ended.
 
         Raises `TaskFailedError` once it is a dead letter, `TaskEndedError` if it was cancelled, discarded, purged or
-        expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` after the timeout if the
-        queue is short (up to 1,000 messages) and no such message is in it; `InvalidResultError` for a value that is not
-        of the declared type, `ProtectionError` for one that was changed, and `ServerError`.
+        expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` if it is gone without a
+        result: that is known of queues of up to 1,000 messages, at the timeout, and in longer waits after 30 s or some
+        minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that was
+        changed, and `ServerError`.
         """
         seconds = _seconds(timeout)
         return self._value(wait_for_result(self._app.queue(self.queue), self.id, seconds), seconds)
@@ -118,7 +118,7 @@ class Handle(Generic[R]):
     def signal(self, value: object, *, name: str | None = None) -> None:
         """Give a run a signal, which continues it if it waits for that. The name defaults to that of the value's type.
 
-        Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, and `InvalidBodyError`.
+        Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`.
         """
         self._app.queue(self.queue).signal(self.id, name or type(value).__name__, value)
 
@@ -134,13 +134,13 @@ class Handle(Generic[R]):
         """
         position, seconds = check_position(after), _seconds(timeout)
         queue = self._app.queue(self.queue)
-        return read_feed(queue, self.id, position, seconds, awaited=self._chained)
+        return read_feed(queue, self.id, position, seconds)
 
     def afeed(self, after: str = "", timeout: Duration | None = None) -> AsyncIterator[FeedEntry]:
         """Yield in async code what its handler appends, as `feed` does: `async for entry in handle.afeed(last_id)`."""
         position, seconds = check_position(after), _seconds(timeout)
         queue = self._app.aqueue(self.queue)
-        return aread_feed(queue, self.id, position, seconds, awaited=self._chained)
+        return aread_feed(queue, self.id, position, seconds)
 
     def status(self) -> RunStatus | None:
         """Return where a run stands: what it sleeps or waits for, and since when; None if it is unknown.
@@ -178,7 +178,7 @@ class Handle(Generic[R]):
         return await self._app.aqueue(self.queue).cancel(self.id, calls=calls, queues=self._chain)
 
     def _value(self, outcome: Outcome | Gone | None, seconds: float | None) -> R:
-        if outcome is None or (isinstance(outcome, Gone) and self._chained):
+        if outcome is None:
             raise ResultTimeoutError(self.queue, self.id, seconds or 0.0)
         if isinstance(outcome, Gone):
             raise ResultUnknownError(self.queue, self.id)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from qworker.client.inspect.peek import show
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.result import read_results
-from qworker.errors import AccessDeniedError
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.result import Outcome, read_result
 
-__all__ = ["is_gone", "look", "result_channels"]
-
-#: Messages of a queue (or shard) up to which a message is searched for after a timeout.
-_SEARCHED: Final = 1000
+__all__ = ["look", "result_channels"]
 
 
 def look(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outcome | None]:
@@ -41,18 +33,3 @@ def look(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outco
 def result_channels(queue: QueueRef, message_id: str) -> list[str]:
     """Name the channels on which the end of a message may be announced, one per shard."""
     return [queue.shard(number).keys.result(message_id) for number in range(queue.shards.kept)]
-
-
-def is_gone(queue: QueueRef, message_id: str) -> Plan[bool]:
-    """Say whether a message is certainly not in the queue. False for a queue that is too long to search, over 1,000."""
-    for shard in (yield from queue.every_shard()):
-        try:
-            inspection: Inspection = yield inspect(shard.keys)
-            waiting = inspection.ready + inspection.delayed + inspection.dead
-            if waiting + inspection.unacked > _SEARCHED:
-                return False
-            if (yield from show(shard, message_id)) is not None:
-                return False
-        except AccessDeniedError:
-            return False  # the role `results` may not look into queues
-    return True

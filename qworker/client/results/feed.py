@@ -6,9 +6,10 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.client.inspect.results import is_gone, look, result_channels
+from qworker.client.inspect.results import look, result_channels
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.client.results.searching import Searches, is_gone
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, ResultTimeoutError
 from qworker.wire.feed import FeedEntry, read_entry
@@ -21,20 +22,19 @@ __all__ = ["aread_feed", "read_feed"]
 _PAGE: Final = 100
 #: Seconds between looks without a hint.
 _LOOK_S: Final = 2.0
-#: Seconds between searches for the message, which cost more: the first, and the longest.
+#: Seconds until the message is searched for, which costs more.
 _SEARCH_S: Final = 5.0
-_SEARCH_MOST_S: Final = 300.0
 
 
 def read_feed(
-    queue: Queue, message_id: str, after: str, seconds: float | None, *, awaited: bool = False
+    queue: Queue, message_id: str, after: str, seconds: float | None
 ) -> Iterator[FeedEntry]:
     """Yield the entries behind `after` until the message has ended.
 
-    A message without a result has ended once it is not in the queue, if that is short enough to be searched. `awaited`:
-    it may not have been sent yet. Raises `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before.
+    A message without a result has ended once it is not in the queue, if that is short enough to be searched. Raises
+    `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before.
     """
-    reading = _Reading(queue.ref, message_id, after, seconds, awaited=awaited)
+    reading = _Reading(queue.ref, message_id, after, seconds)
     with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
             entries = queue.client.run(reading.page())
@@ -44,10 +44,10 @@ def read_feed(
 
 
 async def aread_feed(
-    queue: AsyncQueue, message_id: str, after: str, seconds: float | None, *, awaited: bool = False
+    queue: AsyncQueue, message_id: str, after: str, seconds: float | None
 ) -> AsyncIterator[FeedEntry]:
     """Yield entries as `read_feed` does."""
-    reading = _Reading(queue.ref, message_id, after, seconds, awaited=awaited)
+    reading = _Reading(queue.ref, message_id, after, seconds)
     async with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
             entries = await queue.client.run(reading.page())
@@ -66,16 +66,12 @@ class _Reading:
         message_id: str,
         after: str,
         seconds: float | None,
-        *,
-        awaited: bool,
     ) -> None:
         self._queue, self._id, self._after = queue, message_id, after
         self._seconds = seconds
         self._quiet_since = time.monotonic()
         self._ended = False
-        #: When to look next whether the message is in the queue.
-        self._search_pause_s = _SEARCH_S
-        self._search_at = float("inf") if awaited else self._quiet_since + _SEARCH_S
+        self._searches = Searches(_SEARCH_S)
         #: The message has ended, and all of its feed is read.
         self.over = False
         shards = [queue.shard(number) for number in range(queue.shards.kept)]
@@ -100,10 +96,8 @@ class _Reading:
             self.over = True
         else:
             self._ended = yield from _has_ended(self._queue, self._id)
-            if not self._ended and time.monotonic() >= self._search_at:
+            if not self._ended and self._searches.due():
                 self._ended = yield from is_gone(self._queue, self._id)
-                self._search_pause_s = min(2 * self._search_pause_s, _SEARCH_MOST_S)
-                self._search_at = time.monotonic() + self._search_pause_s
         return entries
 
     def pause(self) -> float:

@@ -1,0 +1,109 @@
+"""Waits for results that will not come: they end, and only those."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from qworker import Handle, QWorker, ResultTimeoutError, ResultUnknownError, chain, group
+from qworker.app.task import Task
+from qworker.client.results import feed, wait
+from qworker.testing import drain
+from tests.timing import DEADLINE_S
+
+
+@pytest.fixture
+def app(store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[QWorker]:
+    """An app without tasks, whose waits search for messages soon."""
+    monkeypatch.setattr(wait, "_SEARCH_S", 0.01)
+    monkeypatch.setattr(feed, "_SEARCH_S", 0.01)
+    app = QWorker(namespace, url=store_url)
+    yield app
+    app.close()
+
+
+def tasks(app: QWorker) -> tuple[Task[..., Any], Task[..., Any]]:
+    """Two tasks in queues of their own."""
+
+    @app.task(queue="first", result="1h")
+    def one(number: int) -> int:
+        return number
+
+    @app.task(queue="last", result="1h")
+    def two(value: Any) -> int:
+        return value if isinstance(value, int) else len(value)
+
+    return one, two
+
+
+def by_result(handle: Handle[Any]) -> Any:
+    return handle.result()
+
+
+def by_await(handle: Handle[Any]) -> Any:
+    async def wait_for_it() -> Any:
+        try:
+            return await handle
+        finally:
+            await handle._app.aqueue(handle.queue).client.close()
+
+    return asyncio.run(wait_for_it())
+
+
+def ended(call: Callable[[], Any]) -> Any:
+    """What a call without a timeout returns or raises."""
+    ends: list[Any] = []
+
+    def run() -> None:
+        try:
+            ends.append(call())
+        except Exception as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert ends, "it still waits"
+    return ends[0]
+
+
+@pytest.mark.parametrize("result", [by_result, by_await])
+@pytest.mark.parametrize("kind", ["message", "group"])
+def test_a_wait_without_a_timeout_ends_if_the_result_has_expired(
+    app: QWorker, result: Callable[[Handle[Any]], Any], kind: str
+) -> None:
+    """It would last forever: no message is left that could bring a result."""
+    one, two = tasks(app)
+    handle = one.start(1) if kind == "message" else group([one.call(1)]).then(two).start()
+    drain(app)
+    app.client.ask("DEL", app.queue(handle.queue).keys.result(handle.id))
+    assert isinstance(ended(lambda: result(handle)), ResultUnknownError)
+
+
+def forms(app: QWorker) -> dict[str, Handle[Any]]:
+    """A chain, a group, and a group as a later step, none of which has come to its last message."""
+    one, two = tasks(app)
+    return {
+        "chain": chain(one.call(1), two.then()).start(),
+        "group": group([one.call(1)]).then(two).start(),
+        "named group": group([one.call(1)]).then(two).start(id="nightly"),
+        "group in chain": chain(one.call(1), group([one.then()]).then(two)).start(),
+    }
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_what_has_not_come_to_its_last_message_is_not_unknown(app: QWorker, by_id: bool) -> None:
+    """Neither for the handle of the start nor for one that knows the id alone; and its feed has not ended."""
+    for name, handle in forms(app).items():
+        waited: Handle[Any] = app.handle(handle.queue, handle.id) if by_id else handle
+        with pytest.raises(ResultTimeoutError):
+            waited.result("100ms")
+        reading = waited.feed(timeout="100ms")
+        with pytest.raises(ResultTimeoutError):
+            next(reading, name)
+    drain(app)
+    assert waited.result(0) == 1
