@@ -154,6 +154,13 @@ def test_values_over_the_limit_count_as_failures(drive: Drive) -> None:
     assert drive.redis.hget(drive.keys.join("g"), "0").startswith(b"dead bad_result")
 
 
+def test_what_a_redrive_replaces_is_no_part_of_the_size(drive: Drive) -> None:
+    """A call that is redriven a thousand times takes no more of the limit than one that succeeds at once."""
+    start(drive, spec_of(2))
+    count(drive, *((0, words) for _ in range(20) for words in (DEAD, b"")), (0, OK))
+    assert drive.redis.hget(drive.keys.join("g"), "@bytes") == str(len(OK)).encode()
+
+
 def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> None:
     """Parked or not, by the deciding end; its groups end with it."""
     drive = engine_drive

@@ -17,7 +17,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.engine.command import Command
 from qworker.engine.effects import Effect, out_effect, push_effect, result_effect
 from qworker.engine.options import SendOptions
-from qworker.engine.outbox import Entry, Page, accept, forward
+from qworker.engine.outbox import Entry, Notice, Page, accept, forward, tell
 from qworker.engine.send import NewMessage
 from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, QueueFullError, QueuePausedError, ServerError
@@ -321,6 +321,29 @@ def test_numbers_that_a_failover_took_back_are_not_given_again(drive: Drive, oth
     ack(drive, "e", out("kept"), at=NOW + 2)
     assert relayed(drive) == {}
     assert ready(other) == ["b", "lost", "kept"]
+
+
+def test_the_number_of_another_lane_forgets_nothing(drive: Drive, other: Drive) -> None:
+    """A relayer stopped after its read; its queue was removed and made again before it goes on."""
+    ack(drive, "a", out("b"))
+    page: Page = drive.run(forward(drive.keys, "other", now_ms=NOW))
+    drive.redis.hset(drive.keys.out, "other", f"out-ff {page.entries[0].number}")
+    late: Page = drive.run(
+        forward(drive.keys, "other", page.lane, page.entries[0].number, now_ms=NOW)
+    )
+    assert [entry.head for entry in late.entries if isinstance(entry, Entry)] == [b"q1 b "]
+    assert relayed(drive) == {}
+    assert ready(other) == ["b"]
+
+
+@pytest.mark.parametrize("words", [b"dead max_receives ValueError b t x\nno", b"cancelled", b""])
+def test_a_value_stays_whatever_is_told_late(drive: Drive, words: bytes) -> None:
+    """A chain was redriven and has succeeded before the relay of its death, from another queue, goes on."""
+    ack(drive, "a", result_effect(b"ok\n1", 60_000))
+    drive.run(tell(drive.keys, "out-a1", [Notice(1, b"a", 60_000, words)], now_ms=NOW))
+    assert drive.state("result:a") == {"result:a": "ok\n1"}
+    drive.run(tell(drive.keys, "out-a1", [Notice(2, b"c", 60_000, words)], now_ms=NOW))
+    assert drive.state("result:c") == ({"result:c": words.decode()} if words else {})
 
 
 def test_a_reaper_relays_what_was_left(drive: Drive, other: Drive, client: Client) -> None:
