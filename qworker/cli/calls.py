@@ -16,6 +16,7 @@ from qworker.cli.framework.terminal import Cell, Column
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
     from qworker.client.calls import CallGroup
+    from qworker.client.inspect.group_calls import EndedCall
     from qworker.client.queue import Queue
     from qworker.client.unsent import UnsentCalls
 
@@ -66,12 +67,17 @@ def show(session: Session, group_id: str, queue: str | None) -> Output:
 
     Also calls that wait in an outbox, since their queue does not take them.
     """
+    from qworker.client.inspect.group_calls import read_calls
     from qworker.client.unsent import unsent_calls
 
     opened, group = _find(session, group_id, queue)
     unsent = opened.client.run(unsent_calls(opened.ref, group.id)) if group.is_open else []
     document = {**_document(group), "unsent": [asdict(one) for one in unsent]}
-    return Output(document, _text(group, unsent, session.now_ms()))
+    first = group.dead[0] if group.dead and group.is_open else None
+    dead = (
+        opened.client.run(read_calls(opened.ref, group.id, first, 1)) if first is not None else []
+    )
+    return Output(document, _text(group, unsent, dead or [], session.now_ms()))
 
 
 @command.command("cancel")
@@ -196,7 +202,9 @@ def _listing(session: Session, groups: list[CallGroup]) -> Iterator[str | Block]
     )
 
 
-def _text(group: CallGroup, unsent: Sequence[UnsentCalls], now_ms: int) -> Iterator[str | Block]:
+def _text(
+    group: CallGroup, unsent: Sequence[UnsentCalls], dead: Sequence[EndedCall], now_ms: int
+) -> Iterator[str | Block]:
     from qworker.formats import ago, count, word
 
     fields: dict[str, Cell | str] = {"group of calls": group.id, "queue": group.queue}
@@ -227,6 +235,12 @@ def _text(group: CallGroup, unsent: Sequence[UnsentCalls], now_ms: int) -> Itera
         yield Hint("what else waits     ", "qworker doctor")
     if group.dead and group.is_open:
         yield Line()
-        yield Hint("why they are dead   ", "qworker dead ls QUEUE")
-        yield Hint("end it without them ", f"qworker calls abandon {word(group.id)}")
-        yield Hint("cancel its calls too", f"qworker calls cancel {word(group.id)}")
+        for call in dead:
+            if call.queue:
+                name = word(call.message_id)
+                yield Hint("why the first is dead ", f"qworker dead show {call.queue} {name}")
+                yield Hint(
+                    "after the fix         ", f"qworker dead redrive {call.queue} --id {name}"
+                )
+        yield Hint("end it without them   ", f"qworker calls abandon {word(group.id)}")
+        yield Hint("cancel its calls too  ", f"qworker calls cancel {word(group.id)}")

@@ -15,6 +15,7 @@ from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
+    from qworker.client.calls import CallGroup
     from qworker.client.inspect.runs import RunStatus, RunStep
     from qworker.client.queue import Queue
 
@@ -68,9 +69,10 @@ def list_runs(session: Session, queue: str | None, state: str | None, limit: int
 def show(session: Session, run_id: str, queue: str | None) -> Output:
     """Show a run: its state, and the steps, signals and positions that it has recorded, with their times."""
     opened, run = _find(session, run_id, queue)
-    steps = opened.run_steps(run.id) or []
+    steps, calls = opened.run_steps(run.id) or [], _gathered(opened, run)
     document = {**_document(run), "steps": [_step_document(step) for step in steps]}
-    return Output(document, _text(run, steps))
+    document["calls"] = calls.id if calls else None
+    return Output(document, _text(run, steps, calls))
 
 
 @command.command("signal")
@@ -229,7 +231,17 @@ def _listing(session: Session, runs: list[RunStatus]) -> Iterator[str | Block]:
     )
 
 
-def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
+def _gathered(opened: Queue, run: RunStatus) -> CallGroup | None:
+    """The group of calls that a run waits for."""
+    from qworker.client.inspect.runs import is_gather
+    from qworker.wire.calls import gather_id
+
+    if run.state != "waiting" or not is_gather(run.waits_for):
+        return None
+    return opened.call_group(gather_id(run.id, f"!{run.waits_for}"))
+
+
+def _text(run: RunStatus, steps: list[RunStep], calls: CallGroup | None) -> Iterator[str | Block]:
     from qworker.cli.message.bodies import body_line
     from qworker.client.inspect.runs import is_gather
     from qworker.formats import moment_after, span, word
@@ -243,6 +255,10 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
             fields[name] = moment_after(at_ms, run.now_ms)
     if what := _what(run):
         fields["waits for"] = what
+    if calls is not None:
+        dead = f", {len(calls.dead):,} dead" if calls.dead else ""
+        tone = "bad" if calls.state == "blocked" else ""
+        fields["calls"] = Cell(f"{calls.size:,}, waits for {calls.left:,}{dead}", tone)
     yield Fields(fields)
     yield Heading("STEPS")
     if not steps:
@@ -266,6 +282,12 @@ def _text(run: RunStatus, steps: list[RunStep]) -> Iterator[str | Block]:
             "why it is dead      ", f"qworker dead show {run.queue.partition('/')[0]} {name}"
         )
         yield Hint("after the fix       ", f"qworker workflow redrive {name}")
+    elif run.state == "lost":
+        yield Line()
+        yield Hint("its message is gone ", f"qworker fsck {run.queue.partition('/')[0]} --repair")
+    elif calls is not None:
+        yield Line()
+        yield Hint("what it waits for   ", f"qworker calls show {word(calls.id)}")
     elif run.state == "waiting" and not is_gather(run.waits_for):
         yield Line()
         yield Hint("to let it continue  ", f"qworker workflow signal {name} {run.waits_for} JSON")

@@ -117,9 +117,46 @@ def test_a_run_is_shown_with_the_calls_that_it_waits_for(run, orders):
 
     shown = run("workflow", "show", "p-1").out
     assert "calls of gather#1\n" in shown
+    assert "calls      1, waits for 1\n" in shown
     assert "workflow signal" not in shown
+    calls = run("workflow", "show", "p-1", "--json").json["calls"]
+    assert f"qworker calls show {calls}" in shown
+    assert calls in run("calls", "show", calls).out
     drain(orders.app)
     assert "gather#1  (its calls have ended)\n" in run("workflow", "show", "p-1").out
+
+
+def test_a_run_whose_gather_is_blocked_names_the_dead_call_and_what_to_do(run, orders):
+    """In two steps: from the run to its calls, and from these to the dead letter; its redrive continues the run."""
+    fixed: list[int] = []
+
+    @orders.app.task(queue="scales", result="1h", max_receives=1)
+    def weigh(number: int) -> int:
+        if not fixed:
+            raise ValueError(number)
+        return number
+
+    @orders.app.workflow(queue="orders")
+    def parcel(run: SyncRun) -> int:
+        return sum(run.gather([weigh.call(1), weigh.call(2)], policy="successes"))
+
+    handle = parcel.options(id="p-2").start()
+    drain(orders.app, errors="collect")
+    shown = run("workflow", "show", "p-2").out
+    assert "calls      2, waits for 2, 2 dead\n" in shown
+    calls = run("workflow", "show", "p-2", "--json").json["calls"]
+    assert f"qworker calls show {calls}\n" in shown
+
+    shown = run("calls", "show", calls).out
+    assert f"qworker dead show scales {calls}.0\n" in shown
+    assert f"qworker dead redrive scales --id {calls}.0\n" in shown
+    assert f"qworker calls cancel {calls}\n" in shown
+    assert "ValueError" in run("dead", "show", "scales", f"{calls}.0").out
+    fixed.append(1)
+    for number in range(2):
+        assert run("dead", "redrive", "scales", "--id", f"{calls}.{number}", "--yes").code == 0
+    drain(orders.app)
+    assert handle.result(0) == 3
 
 
 def test_a_run_is_shown_with_its_steps(run, shop, orders):
@@ -263,6 +300,7 @@ def test_doctor_names_what_is_stuck(run, shop, orders):
     assert "qworker fsck orders --repair" in finding("runs")["fix"]
     listed = run("workflow", "ls", "--state", "lost", "--json").json["runs"]
     assert [each["id"] for each in listed] == ["a-1"]
+    assert "qworker fsck orders --repair\n" in run("workflow", "show", "a-1").out
     assert run("fsck", "orders", "--repair", "--yes").code in (0, 3)
     assert finding("runs") is None
     with pytest.raises(TaskEndedError, match="discarded"):

@@ -24,7 +24,7 @@ class EndedCall:
     """A call of a group by its number: `state` is '' until it has ended, else ok, dead, cancelled and so on.
 
     `value`: JSON, of ok; `reason` and `error` (its class) are those of a dead letter. `closed`: why the value cannot be
-    read.
+    read. `queue`, `message_id`: of the message that ended without a value; '' if that is not known.
     """
 
     number: int
@@ -33,6 +33,8 @@ class EndedCall:
     reason: str = ""
     error: str = ""
     closed: str = ""
+    queue: str = ""
+    message_id: str = ""
 
 
 @until_found
@@ -73,4 +75,6 @@ def _call(queue: QueueRef, group_id: str, number: int, words: bytes) -> EndedCal
     if not state:
         return EndedCall(number, "")
     end = read_end(words)
-    return EndedCall(number, state, reason=end.reason, error=end.error)
+    where, _, message_id = end.step or ("", "", "")
+    name = where.partition("/")[0]
+    return EndedCall(number, state, b"", end.reason, end.error, "", name, message_id)
