@@ -11,7 +11,7 @@ from typing import Final
 from qworker.consumer.board.clock import MAX_BOOT_S, boot_time
 from qworker.consumer.board.states import MARK_BITS, LeaseState, LeaseView, Mark
 
-__all__ = ["LEASE_BYTES", "MAX_LEASE", "LeaseSlots"]
+__all__ = ["LEASE_BYTES", "LEASE_ID", "LEASE_ID_BYTES", "MAX_LEASE", "LeaseSlots"]
 
 #: Most messages of one lease.
 MAX_LEASE: Final = 1000
@@ -22,7 +22,9 @@ _MARKS_AT: Final = 136
 LEASE_BYTES: Final = _MARKS_AT + 1024
 _QUEUE, _COUNT, _VISIBILITY, _DEADLINE, _BEGUN, _DELIVERED, _DELIVERED_MS = range(7)
 _NO_MARKS: Final = bytes(1024)
-_LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
+#: The id of a lease, and the bytes that it may take.
+LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
+LEASE_ID_BYTES: Final = 78
 #: No visibility timeout and no time in ms is larger.
 _MOST_VISIBILITY_S: Final = 24 * 3600.0
 _MOST_MS: Final = 2**53
@@ -151,7 +153,7 @@ class LeaseSlots:
         delivered_ms = self._words[word + _DELIVERED_MS]
         if not (
             state <= LeaseState.HELD
-            and _LEASE_ID.fullmatch(name)
+            and LEASE_ID.fullmatch(name)
             and count <= MAX_LEASE
             and 0 <= visibility_s <= _MOST_VISIBILITY_S
             and all(0 <= time <= MAX_BOOT_S for time in (deadline, begun, delivered))

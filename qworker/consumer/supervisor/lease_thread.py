@@ -141,6 +141,7 @@ class LeaseThread:
         children = self._children()
         for child in children:
             self._note_spoiled(child)
+            self.keeper.doubtful.note(child.board, child.keys)
         away: ServerError | None = None
         try:
             self.keeper.extend_due([(child.board, child.keys) for child in children])
@@ -150,6 +151,7 @@ class LeaseThread:
             away = error  # the other nodes of a Cluster serve
         self.keeper.settle_again()
         self.keeper.release_late()
+        self.keeper.doubtful.give_back()
         now = time.monotonic()
         if now >= self._checks_at:
             self._checks_at = now + _CHECKS_S

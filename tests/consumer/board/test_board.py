@@ -263,3 +263,55 @@ def test_tasks_beyond_the_last_block_are_counted_together(board: Board) -> None:
         board.tally.add(task, counts, (), 0)
     assert board.counters.read(MAX_TASKS + 5).outcomes[0] == 3
     assert not board.counters.read(MAX_TASKS - 2)
+
+
+# -- leases in doubt ---------------------------------------------------------------------------
+
+
+def test_leases_in_doubt_are_read_once(board: Board) -> None:
+    """With their queues, in order; over another mapping as well."""
+    other = Board(os.dup(board.descriptor), 3)
+    try:
+        assert other.doubts.unread() == []
+        board.doubts.note(LEASE_ID, 3)
+        board.doubts.note("short-1", 0)
+        assert other.doubts.unread() == [(LEASE_ID, 3), ("short-1", 0)]
+        assert other.doubts.unread() == []
+        board.doubts.note("next-1", 1)
+        assert other.doubts.unread() == [("next-1", 1)]
+    finally:
+        other.close()
+
+
+def test_of_many_leases_in_doubt_the_latest_are_read(board: Board) -> None:
+    """The latest 64; none is read twice, and a longer id leaves nothing behind in a shorter one."""
+    board.doubts.note("z" * 78, 0)
+    for number in range(1000):
+        board.doubts.note(f"l-{number}", number % 5)
+    assert board.doubts.unread() == [(f"l-{number}", number % 5) for number in range(936, 1000)]
+    assert board.doubts.unread() == []
+
+
+def test_what_no_child_writes_is_no_lease_in_doubt(board: Board) -> None:
+    """A handler may write anywhere: nothing but ids is read, and the next one is."""
+    word = board.doubts._at // 8
+    board.doubts.note(LEASE_ID, 0)
+    board.words[word] = 2**63
+    board.doubts.unread()
+    board.words[word] = 0
+    assert board.doubts.unread() == []
+    base = board.doubts._base(0)
+    board.bytes[base + 8 : base + 12] = b"\xff\n$("
+    board.words[word] = 1
+    assert board.doubts.unread() == []
+    board.doubts.note(LEASE_ID, 1)
+    assert board.doubts.unread() == [(LEASE_ID, 1)]
+
+
+def test_leases_in_doubt_end_within_the_board(board: Board) -> None:
+    """Orders before them and the stack of a crash behind them stay as they are."""
+    board.orders.pause([1.0] * MAX_TASKS)
+    for _ in range(64):
+        board.doubts.note("z" * 78, 2**32)
+    assert all(board.orders.paused_since(task) == 1.0 for task in (0, MAX_TASKS - 1))
+    assert board.doubts._base(63) + 88 <= board.size

@@ -90,3 +90,23 @@ def test_what_the_wait_of_a_dead_child_still_receives_comes_back(
         line["messages"] for line in logs if line["event"] == "messages_went_to_a_dead_child"
     ] == [1]
     board.close()
+
+
+def test_leases_in_doubt_of_living_children_are_given_back(app: QWorker) -> None:
+    """The thread reads them from the boards, and makes the calls."""
+    board, keys, default = (
+        Board.create(1),
+        QueueKeys(app.namespace, "default"),
+        app.queue("default"),
+    )
+    lost = app.client.ids.lease_id()
+    default.send(b"{}")
+    assert len(app.client.execute(settle_receive(keys, lost, 1)).items) == 1
+    child: Any = SimpleNamespace(board=board, keys=(keys,), pid=7)
+    thread = LeaseThread(app.client, lambda: [child], lambda: None)
+    thread.start()
+    board.doubts.note(lost, 0)
+    until(lambda: default.inspect().ready == 1)
+    thread.end(5.0)
+    assert history_of(default)["released"] == 1
+    board.close()

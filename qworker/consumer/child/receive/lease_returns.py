@@ -20,6 +20,7 @@ from qworker.telemetry.guarded import guarded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from qworker.consumer.board.doubts import Doubts
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.consumer.child.receive.pipeline import Pipeline
     from qworker.wire.keys import QueueKeys
@@ -33,10 +34,14 @@ _AGAIN_S: Final = 1.0
 
 
 class LeaseReturns:
-    """The leases to give back, uncounted, over the settling connection. `who` makes the calls, for the journal."""
+    """The leases to give back, uncounted, over the settling connection. `who` makes the calls, for the journal.
 
-    def __init__(self, pipeline: Pipeline, *, who: str) -> None:
+    Those in doubt are on the board as well: its supervisor gives them back if this child asks for nothing.
+    """
+
+    def __init__(self, pipeline: Pipeline, doubts: Doubts, *, who: str) -> None:
         self._pipeline = pipeline
+        self._doubts = doubts
         self._who = who
         self._unreturned = Unreturned()
         #: Queues with such leases whose server has answered, by shard; and when each has its next turn.
@@ -49,11 +54,12 @@ class LeaseReturns:
     def recalled(self, queue: QueueState, lease_id: str) -> None:
         """Note a lease that exists."""
         self._not_before.pop(queue.shard, None)
-        self.in_doubt(queue, lease_id)
+        self._unreturned.note(queue.keys, lease_id)
         self.answered(queue)
 
     def in_doubt(self, queue: QueueState, lease_id: str) -> None:
         """Note a lease that may exist, or may yet be created."""
+        self._doubts.note(lease_id, queue.index)
         self._unreturned.note(queue.keys, lease_id)
 
     def answered(self, queue: QueueState) -> None:

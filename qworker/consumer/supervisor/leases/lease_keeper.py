@@ -21,6 +21,7 @@ from qworker.consumer.supervisor.leases.dead_outcomes import (
     stale_of,
     times_of,
 )
+from qworker.consumer.supervisor.leases.doubtful_leases import DoubtfulLeases
 from qworker.consumer.supervisor.leases.fates import Fate, fates_of, log_fates
 from qworker.consumer.supervisor.leases.heartbeats import EXTEND_GIVE_UP_S, Heartbeats
 from qworker.consumer.supervisor.leases.lost_rings import ring_again
@@ -95,6 +96,7 @@ class LeaseKeeper(Heartbeats):
         #: Leases that calls of dead children may still create, by when to look: a heap.
         self._pending: list[tuple[float, str, QueueKeys]] = []
         self.stale = 0
+        self.doubtful = DoubtfulLeases(self._calls, who=who)
 
     # -- recalling -----------------------------------------------------------------------------
 
@@ -133,6 +135,7 @@ class LeaseKeeper(Heartbeats):
 
     def settle_dead(self, board: Board, queues: Sequence[QueueKeys], death: Death) -> int:
         """Settle the leases of a dead child, see `outcomes_of`; returns the number of messages that were running."""
+        self.doubtful.note(board, queues)
         leases = [lease for lease in board.leases.views() if lease.queue < len(queues)]
         running = sum(lease.marks.count(Mark.RUNNING) for lease in leases)
         fates: list[Fate] = []
