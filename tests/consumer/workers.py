@@ -46,6 +46,9 @@ __all__ = ["Lab", "Note", "Worker"]
 ROOT = Path(__file__).parents[2]
 #: A module that says of itself that it is not installed.
 ABSENT = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)\n'
+#: Imported for nothing where they are installed, by redis-py, and by structlog for tracebacks in colour: a sixth of the
+#: start of each process, and another sixth of a supervisor's.
+UNUSED = ("opentelemetry", "rich")
 PRELUDE = """
 import asyncio, ctypes, json, os, signal, sys, threading, time
 from qworker import {names}
@@ -150,10 +153,10 @@ class Lab:
         self.directory = directory
         self.history = directory / "history"
         self.history.touch()
-        # redis-py imports all of OpenTelemetry where it is installed: a sixth of the start of each process.
         self._absent = directory / "absent"
         self._absent.mkdir(exist_ok=True)
-        (self._absent / "opentelemetry.py").write_text(ABSENT)
+        for name in UNUSED:
+            (self._absent / f"{name}.py").write_text(ABSENT)
         self._notes = ConnectionSet(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
@@ -169,7 +172,7 @@ class Lab:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The environment of a worker, to which OpenTelemetry is not installed."""
+        """The environment of a worker, to which those of `UNUSED` are not installed."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("QWORKER")},
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self._absent}",
