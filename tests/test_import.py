@@ -9,6 +9,7 @@ import pytest
 
 import qworker
 from qworker import errors
+from tests.tables import each
 
 #: The slowest imports, which listing names, printing help and starting pytest do not need.
 HEAVY = {
@@ -28,7 +29,7 @@ def modules_after(*statements: str) -> set[str]:
     return set(ran.stdout.splitlines()[-1].split())
 
 
-@pytest.mark.parametrize(
+@each(
     "statements",
     [
         ("import qworker",),

@@ -47,3 +47,18 @@ def test_fixtures_serve_all_rows(namespace: str, number: int) -> None:
     """Arguments beside those of rows are fixtures, as ever."""
     assert namespace.startswith("t")
     assert number in range(3)
+
+
+def test_a_row_with_an_id_is_named_by_it() -> None:
+    """As `pytest.param` gives it; a row has no marks, for it has no test of its own."""
+
+    @each("number, text", [pytest.param(1, "a", id="first"), pytest.param(2, "b")])
+    def table(number: int, text: str) -> None:
+        assert (number, text) == ()
+
+    with pytest.raises(BaseExceptionGroup, match="2 of 2 rows") as caught:
+        table()
+    notes = [failure.__notes__ for failure in caught.value.exceptions]
+    assert notes == [["row: first: (1, 'a')"], ["row: (2, 'b')"]]
+    with pytest.raises(ValueError, match="has no marks"):
+        each("number", [pytest.param(1, marks=pytest.mark.slow)])

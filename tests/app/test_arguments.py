@@ -21,6 +21,7 @@ from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.calls import Calls
 from qworker.errors import ArgumentsError, InvalidBodyError
 from qworker.wire import codec
+from tests.tables import each
 
 
 class Colour(enum.Enum):
@@ -102,8 +103,8 @@ def refused(signature: Signature, *args: object, **kwargs: object) -> ArgumentsE
 
 
 class TestBinding:
-    @pytest.mark.parametrize(
-        ("args", "kwargs", "bound"),
+    @each(
+        "args, kwargs, bound",
         [
             pytest.param(("a",), {}, (("a", "hello", 3), {}), id="one by position"),
             pytest.param(("a", "b", 5), {}, (("a", "b", 5), {}), id="all by position"),
@@ -137,8 +138,8 @@ class TestBinding:
         args, _ = received(Signature(handler, "t"), 1)
         assert args == (1, marker)
 
-    @pytest.mark.parametrize(
-        ("args", "kwargs", "field", "problem"),
+    @each(
+        "args, kwargs, field, problem",
         [
             pytest.param((), {}, "send_email(to)", "is missing", id="missing"),
             pytest.param(
@@ -198,8 +199,8 @@ class TestBinding:
 
 
 class TestTypes:
-    @pytest.mark.parametrize(
-        ("annotation", "value"),
+    @each(
+        "annotation, value",
         [
             pytest.param(datetime, datetime(2024, 5, 1, 12, tzinfo=UTC), id="datetime"),
             pytest.param(UUID, UUID(int=7), id="UUID"),
@@ -252,8 +253,8 @@ class TestTypes:
         """An unannotated parameter gets plain JSON."""
         assert received(Signature(untyped, "t"), [1], b=(2,)) == (([1],), {"b": [2]})
 
-    @pytest.mark.parametrize(
-        ("annotation", "value", "problem"),
+    @each(
+        "annotation, value, problem",
         [
             pytest.param(int, "5", "expected int, got str", id="text for a number"),
             pytest.param(int, 5.0, "expected int, got float", id="float for an int"),
@@ -280,8 +281,8 @@ class TestTypes:
         assert error.limit.startswith("the parameter is declared as `value: ")
         refused(Signature(handler, "t"), 1, value=value)
 
-    @pytest.mark.parametrize(
-        ("annotation", "value", "field", "problem"),
+    @each(
+        "annotation, value, field, problem",
         [
             pytest.param(dict[int, str], {True: "a"}, "args[0]", "the key True", id="a bool"),
             pytest.param(dict[int, dict], {1: {2: 3}}, "args[0][1]", "the key 2", id="inside"),
@@ -294,7 +295,7 @@ class TestTypes:
             ),
         ],
     )
-    @pytest.mark.parametrize("by_name", [False, True])
+    @each("by_name", [False, True])
     def test_keys_that_would_not_come_back_are_refused(
         self, annotation, value, field, problem, by_name
     ):
@@ -333,8 +334,8 @@ class TestTypes:
 
         assert "expected int, got str" in refused(Signature(handler, "t"), {"x": 1}).problem
 
-    @pytest.mark.parametrize(
-        ("annotation", "value", "field"),
+    @each(
+        "annotation, value, field",
         [
             pytest.param(Look, {"color": "red"}, "t(value)", id="itself"),
             pytest.param(list[Look], [{}, {"color": "red"}], "t(value[1])", id="in a list"),
@@ -391,8 +392,8 @@ class TestTypes:
 
 
 class TestForeignBodies:
-    @pytest.mark.parametrize(
-        ("args", "kwargs", "field", "problem"),
+    @each(
+        "args, kwargs, field, problem",
         [
             pytest.param(
                 b'["\xff"]', b"{}", "send_email(to)", "is not UTF-8", id="argument not UTF-8"

@@ -10,6 +10,7 @@ import pytest
 
 from qworker.app.arguments.binding import Signature
 from qworker.app.arguments.calls import Calls
+from tests.tables import each
 
 
 def add(a: int, b: int = 5) -> None: ...
@@ -27,8 +28,8 @@ def calls(*functions: Callable[..., object]) -> Calls[str]:
     )
 
 
-@pytest.mark.parametrize(
-    ("body", "read"),
+@each(
+    "body, read",
     [
         (b'{"task":"add","args":[1,2]}', ("add", (1, 2))),
         (b'{"task":"add","args":[1]}', ("add", (1, 5))),
@@ -43,7 +44,7 @@ def test_a_call_by_position_is_decoded_at_once(body: bytes, read: object) -> Non
     assert calls(add, greet, sweep).read(body) == read
 
 
-@pytest.mark.parametrize(
+@each(
     "body",
     [
         pytest.param(b'{"task":"other","args":[]}', id="unknown task"),

@@ -9,6 +9,7 @@ import pytest
 from qworker.app.control import Bury, ControlFlow, Discard, LetExpire, Release, Retry
 from qworker.app.retry import RetryPolicy
 from qworker.errors import InvalidOptionError, QworkerError
+from tests.tables import each
 
 
 def test_retry_is_both_instruction_and_source_of_policies():
@@ -34,9 +35,7 @@ def test_reasons_are_kept():
     assert (str(Discard("old")), str(Bury())) == ("old", "")
 
 
-@pytest.mark.parametrize(
-    "raised", [Retry("5s"), Retry(), Discard("x"), Bury("x"), Release("1s"), LetExpire()]
-)
+@each("raised", [Retry("5s"), Retry(), Discard("x"), Bury("x"), Release("1s"), LetExpire()])
 def test_control_flow_is_not_an_error_and_crosses_processes(raised):
     """Control flow is not an error of qworker, and survives pickling."""
     assert isinstance(raised, ControlFlow)
@@ -45,8 +44,8 @@ def test_control_flow_is_not_an_error_and_crosses_processes(raised):
     assert (type(copy), vars(copy)) == (type(raised), vars(raised))
 
 
-@pytest.mark.parametrize("raised", [Retry, Release])
-@pytest.mark.parametrize("delay", ["soon", -1, float("nan"), True, "1e9d"])
+@each("raised", [Retry, Release])
+@each("delay", ["soon", -1, float("nan"), True, "1e9d"])
 def test_a_delay_that_is_not_a_duration_is_refused(raised, delay):
     """A delay that is not a duration is refused."""
     with pytest.raises(InvalidOptionError) as caught:

@@ -16,6 +16,7 @@ from qworker import InvalidNameError, InvalidOptionError, Middleware, QWorker, e
 from qworker.app.functions import is_async, wraps_async
 from qworker.app.options import TaskOptions, TaskOptionsDict
 from qworker.config.fields import kinds_of
+from tests.tables import each
 
 
 async def coroutine(n: int) -> None: ...
@@ -51,8 +52,8 @@ async def awaits_it(n: int) -> None:
     function(n)
 
 
-@pytest.mark.parametrize(
-    ("handler", "awaited", "wraps"),
+@each(
+    "handler, awaited, wraps",
     [
         (function, False, False),
         (coroutine, True, False),
@@ -75,9 +76,7 @@ def test_the_function_that_runs_decides_whether_calls_are_awaited(
     assert (is_async(handler), wraps_async(handler)) == (awaited, wraps)
 
 
-@pytest.mark.parametrize(
-    "handler", [Handler(), Plain(), Handler().handle, functools.partial(function)]
-)
+@each("handler", [Handler(), Plain(), Handler().handle, functools.partial(function)])
 def test_annotations_of_every_kind_of_handler_are_read(handler: Callable[..., Any]) -> None:
     """Parameters of objects, methods and partials are typed like those of functions."""
     assert str(QWorker("shapes").task(name="handle")(handler).signature) == "handle(n: int)"
@@ -223,8 +222,8 @@ def test_async_hooks_are_refused() -> None:
 # -- options -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
+@each(
+    "option, said",
     [
         ({"max_retries": 3}, r"^task option max_retries: is unknown; did you mean max_receives\?$"),
         ({"timeout": 3}, r"^task option timeout: is unknown; did you mean time_limit\?$"),

@@ -15,6 +15,7 @@ import pytest
 from qworker import ArgumentsError, InvalidBodyError, InvalidOptionError, QWorker
 from qworker.wire.codec import decode_call
 from tests.consumer.driving import drain, history_of
+from tests.tables import each
 
 
 class OrderLine(pydantic.BaseModel):
@@ -77,8 +78,8 @@ def inside(value: Parcel) -> None: ...
 def plain(value, other=None) -> None: ...  # type: ignore[no-untyped-def]
 
 
-@pytest.mark.parametrize(
-    ("handler", "args"),
+@each(
+    "handler, args",
     [
         (one, (ORDER,)),
         (several, ([ORDER, ORDER], {"a": LINE, "b": None})),
@@ -106,8 +107,8 @@ def test_without_an_annotation_a_model_arrives_as_plain_json() -> None:
     assert round_trip(plain, LINE, {"deep": [LINE]}) == ((dumped, {"deep": [dumped]}), {})
 
 
-@pytest.mark.parametrize(
-    ("handler", "args", "field", "problem"),
+@each(
+    "handler, args, field, problem",
     [
         (one, ({"lines": [], "day": "soon"},), "handle(value.day)", "input should be a valid date"),
         (

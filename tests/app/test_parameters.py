@@ -14,6 +14,7 @@ import pytest
 
 from qworker.app.arguments.parameters import item_of_batch, parameters_of
 from qworker.errors import InvalidOptionError
+from tests.tables import each
 
 if TYPE_CHECKING:
     from qworker.app.app import QWorker as Hidden
@@ -114,8 +115,8 @@ def test_the_error_of_an_unresolvable_annotation_says_what_to_do():
     )
 
 
-@pytest.mark.parametrize(
-    ("annotation", "problem"),
+@each(
+    "annotation, problem",
     [
         pytest.param(
             Plain, "is annotated tests.app.test_parameters.Plain, which", id="arbitrary class"
@@ -157,8 +158,8 @@ def test_a_builtin_without_signature_is_refused():
     assert "has no readable signature" in str(refused(type))
 
 
-@pytest.mark.parametrize(
-    ("annotation", "item"),
+@each(
+    "annotation, item",
     [
         pytest.param(list[Event], Event, id="list"),
         pytest.param(Sequence[int], int, id="Sequence"),

@@ -9,6 +9,7 @@ import pytest
 from qworker import QWorker, RateLimited
 from qworker.errors import InvalidOptionError
 from qworker.testing import advance, drain
+from tests.tables import each
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "batch"])
@@ -59,7 +60,7 @@ def test_queue_waits_and_the_message_comes_first_again(app: QWorker, kind: str) 
 
 
 @pytest.mark.bad_input("values: a rate limit that is not a duration")
-@pytest.mark.parametrize("delay", [0, -1, "soon", None, "25h", float("nan")])
+@each("delay", [0, -1, "soon", None, "25h", float("nan")])
 def test_wrong_time_is_refused(delay: Any) -> None:
     """It is from 1 ms to a day."""
     with pytest.raises(InvalidOptionError, match="delay"):

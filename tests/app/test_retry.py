@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from qworker.app.retry import RetryPolicy
 from qworker.errors import InvalidOptionError, TimeLimitError
+from tests.tables import each
 
 
 def never() -> float:
@@ -84,7 +85,7 @@ def test_a_wait_is_never_shorter_than_asked(first, further, factor, jitter, nack
     assert first <= policy.delay_ms(nacks, never) <= wait <= cap + cap * jitter
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         pytest.param(lambda: RetryPolicy.exponential("soon"), id="not a duration"),
@@ -116,8 +117,8 @@ def test_policies_out_of_range_are_refused(make):
 # -- which errors ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "gives_up"),
+@each(
+    "given, error, gives_up",
     [
         ({}, ValueError(), False),
         ({"on": OSError}, ValueError(), True),
@@ -140,8 +141,8 @@ def test_a_policy_retries_only_some_errors(given, error, gives_up):
         assert policy.gives_up_on(error) is gives_up
 
 
-@pytest.mark.parametrize("field", ["on", "give_up_on"])
-@pytest.mark.parametrize("wrong", [int, "OSError", ValueError("x"), (OSError, 3), None])
+@each("field", ["on", "give_up_on"])
+@each("wrong", [int, "OSError", ValueError("x"), (OSError, 3), None])
 def test_anything_but_an_exception_class_is_refused(field, wrong):
     """Exception classes are checked when the policy is made."""
     with pytest.raises(InvalidOptionError, match=f"retry {field}: .* is not an exception class"):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from qworker import QWorker
 from qworker.app.schedule import Cron, Every, cron, every, parse_schedule
 from qworker.errors import InvalidOptionError
+from tests.tables import each
 
 VIENNA = "Europe/Vienna"
 HOUR_MS = 3_600_000
@@ -143,8 +144,8 @@ class TestCron:
         assert schedule.previous_ms(after) == after
         assert schedule.previous_ms(after - 1) == before
 
-    @pytest.mark.parametrize(
-        ("expression", "problem"),
+    @each(
+        "expression, problem",
         [
             pytest.param("61 * * * *", "minute '61' of '61 * * * *' is wrong", id="minute"),
             pytest.param("* 24 * * *", "hour '24'", id="hour"),
@@ -176,8 +177,8 @@ class TestCron:
         assert problem in caught.value.problem
         assert len(str(caught.value)) < 400
 
-    @pytest.mark.parametrize(
-        ("tz", "text"),
+    @each(
+        "tz, text",
         [
             pytest.param("Europe/Wien", "did you mean 'Europe/Vienna'?", id="near"),
             pytest.param("../etc/passwd", "is not a time zone", id="path"),
@@ -219,9 +220,7 @@ class TestEvery:
         """Equal intervals are equal in any form."""
         assert every(90) == every("90s") == every("1.5m") == every(timedelta(seconds=90))
 
-    @pytest.mark.parametrize(
-        "interval", ["99ms", 0, -5, "367d", "soon", None, True, float("nan"), float("inf")]
-    )
+    @each("interval", ["99ms", 0, -5, "367d", "soon", None, True, float("nan"), float("inf")])
     def test_an_interval_out_of_range_is_refused(self, interval):
         """An interval out of range is refused."""
         with pytest.raises(InvalidOptionError) as caught:
@@ -230,8 +229,8 @@ class TestEvery:
 
 
 class TestSpec:
-    @pytest.mark.parametrize(
-        ("schedule", "spec"),
+    @each(
+        "schedule, spec",
         [
             (cron("  */5  * * * * ", tz=VIENNA), "cron */5 * * * * tz=Europe/Vienna missed=once"),
             (cron("0 2 LW * MON#2", missed="all"), "cron 0 2 LW * MON#2 tz=UTC missed=all"),
@@ -249,7 +248,7 @@ class TestSpec:
         assert schedule.spec == spec
         assert parse_schedule(spec) == schedule
 
-    @pytest.mark.parametrize(
+    @each(
         "spec",
         [
             "",
@@ -275,7 +274,7 @@ class TestSpec:
         with pytest.raises(InvalidOptionError):
             parse_schedule(spec)
 
-    @pytest.mark.parametrize("missed", ["never", "", None, 1, ["once"]])
+    @each("missed", ["never", "", None, 1, ["once"]])
     def test_an_unknown_policy_is_refused(self, missed):
         """An unknown policy for missed runs is refused."""
         for make in (lambda: cron("* * * * *", missed=missed), lambda: every("30s", missed=missed)):
@@ -283,8 +282,8 @@ class TestSpec:
                 make()
             assert caught.value.field == "missed"
 
-    @pytest.mark.parametrize(
-        ("policy", "value"),
+    @each(
+        "policy, value",
         [
             *(("overlap", value) for value in ("never", "", None, 1, ["skip"])),
             *(("jitter", value) for value in (-1, "31s", "soon", None, True, float("nan"))),
@@ -306,9 +305,7 @@ class TestDeclared:
         app.schedule("*/5 * * * *")(handle)
         assert app.schedules["handle"].schedule == cron("*/5 * * * *")
 
-    @pytest.mark.parametrize(
-        "given", ["5m", "", "@hourly", "* * * *", 300, None, timedelta(1), print]
-    )
+    @each("given", ["5m", "", "@hourly", "* * * *", 300, None, timedelta(1), print])
     def test_anything_but_a_schedule_is_refused_on_decoration(self, given):
         """Anything but a schedule is refused on decoration, and nothing is registered."""
         app = QWorker("refused")

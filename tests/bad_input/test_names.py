@@ -83,7 +83,7 @@ def test_a_queue_name_that_is_none_is_refused(bench: Bench, place: str, name: st
     assert bench.dump() == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_namespace_that_is_none_is_refused(name: str) -> None:
     """When the app is made."""
     value, problem = NAMES[name]

@@ -21,6 +21,7 @@ from qworker.errors import (
 )
 from tests.bad_input.conftest import Bench
 from tests.bad_input.refusals import CARRIED, Refused, body, check, option
+from tests.tables import each
 
 pytestmark = pytest.mark.bad_input
 
@@ -202,9 +203,7 @@ def test_a_value_that_cannot_be_accepted_is_refused(bench: Bench, case: str) -> 
 
 
 @pytest.mark.bad_input("body or key: before any network call")
-@pytest.mark.parametrize(
-    "case", [name for name in TABLE if name.startswith(("body", "batch: one", "unique", "arg"))]
-)
+@each("case", [name for name in TABLE if name.startswith(("body", "batch: one", "unique", "arg"))])
 def test_it_is_refused_before_any_network_call(case: str) -> None:
     """Also where no server is: the error is the same, and at once."""
     app = QWorker("nowhere", url="unix:///nonexistent/socket")

@@ -10,6 +10,7 @@ import pytest
 from qworker.bulk.ledger import MAX_BYTES, MAX_ROWS, Position, Stream
 from qworker.engine.send_chunk import Chunk
 from qworker.errors import BulkChangedError
+from tests.tables import each
 
 
 def cut(
@@ -39,7 +40,7 @@ def test_chunks_have_a_thousand_rows_and_follow_each_other() -> None:
     assert [body for chunk in chunks for body in chunk.bodies] == BODIES
 
 
-@pytest.mark.parametrize("batch", [1, 7, 999, 1000, 1001, 2499])
+@each("batch", [1, 7, 999, 1000, 1001, 2499])
 def test_chunks_do_not_depend_on_the_batches(batch: int) -> None:
     """However the rows arrive, the chunks are the same."""
     assert cut(BODIES, batch=batch)[0] == cut(BODIES)[0]
@@ -129,8 +130,8 @@ def test_rows_without_a_ledger_are_all_sent() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("stored", "position"),
+@each(
+    "stored, position",
     [(None, Position()), (b"7 99", Position(7, 99)), (b"rubbish", Position()), (b"7", Position())],
 )
 def test_a_position_is_read_from_the_ledger(stored: bytes | None, position: Position) -> None:

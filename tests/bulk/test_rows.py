@@ -10,6 +10,7 @@ import pytest
 from qworker.bulk.options import BulkOptions
 from qworker.bulk.rows import Group, RowReader
 from qworker.errors import InvalidBodyError, InvalidOptionError
+from tests.tables import each
 
 
 def read(*batches: dict[str, Any], partition: int = 3, priority: int = 0) -> list[Group]:
@@ -83,8 +84,8 @@ def test_words_are_delay_ttl_and_id() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("columns", "text"),
+@each(
+    "columns, text",
     [
         ({"body": ["a", None]}, "partition 3, row 3: the body is null; a message has a body"),
         ({"body": ["a"], "id": [None]}, "partition 3, row 2: the id is null"),

@@ -10,6 +10,7 @@ import pytest
 from qworker.cli.dead.filter import error_line
 from qworker.client.dead.filter import DeadFilter
 from tests.cli.conftest import table
+from tests.tables import each
 
 
 def test_ls_shows_reasons_and_lists_dead_letters(run, shop):
@@ -38,8 +39,8 @@ GROUP = """  + Exception Group Traceback (most recent call last):
     +------------------------------------"""
 
 
-@pytest.mark.parametrize(
-    ("error_class", "error", "line"),
+@each(
+    "error_class, error, line",
     [
         (
             "WorkerDiedError",

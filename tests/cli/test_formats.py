@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from qworker.formats import ago, count, moment, rate, safe, shortened, size, span, wrapped
+from tests.tables import each
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@each(
+    "seconds, text",
     [
         (0, "0s"), (0.0004, "0s"), (0.12, "120ms"), (0.9996, "1s"), (1, "1s"), (9.94, "9.9s"), (9.96, "10s"),
         (10, "10s"), (59.9, "59s"), (59.96, "1m00s"), (60, "1m00s"), (192, "3m12s"), (3600, "1h00m"), (7500, "2h05m"),
@@ -20,8 +21,8 @@ def test_a_span_has_its_two_largest_units(seconds, text):
     assert span(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
+@each(
+    "number, text",
     [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (52_428_800, "50 MiB"),
      (2**40, "1 TiB"), (2**50, "1024 TiB")],
 )  # fmt: skip
@@ -30,8 +31,8 @@ def test_a_size_has_the_unit_that_fits(number, text):
     assert size(number) == text
 
 
-@pytest.mark.parametrize(
-    ("per_second", "text"),
+@each(
+    "per_second, text",
     [(0, "0"), (0.004, "0"), (0.25, "0.25"), (1.5, "1.50"), (43.14, "43.1"), (12345.6, "12,346")],
 )
 def test_a_rate_has_three_digits(per_second, text):
@@ -69,8 +70,8 @@ def test_a_moment_is_local_with_its_zone(monkeypatch):
 
 
 @pytest.mark.bad_input("data found: foreign push")
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
         ("plain ünï", "plain ünï"),
         ("a\x1b[31mb", r"a\x1b[31mb"),
@@ -91,8 +92,8 @@ def test_cut_text_says_so():
     assert shortened("abcd", 4) == "abcd"
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
+@each(
+    "text, lines",
     [
         ("", [""]),
         ("one two three four five six", ["one two three four", "five six"]),

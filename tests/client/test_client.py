@@ -48,6 +48,7 @@ from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import until
 from tests.ports import free_ports
+from tests.tables import each
 from tests.timing import DEADLINE_S, Watch
 
 
@@ -461,7 +462,7 @@ def test_pauses_grow_to_half_a_second() -> None:
         assert longest / 2 <= pause_s <= longest
 
 
-@pytest.mark.parametrize(
+@each(
     "error", [OutOfMemoryError("x"), NoReplicasError("x"), ServerError("x"), QueuePausedError("q")]
 )
 def test_lasting_errors_end_an_attempt(error: Any) -> None:

@@ -21,6 +21,7 @@ from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from qworker.wire.ids import EntryId
+from tests.tables import each
 
 
 @pytest.fixture
@@ -44,8 +45,8 @@ def dead_letter(**fields: object) -> DeadLetter:
     return DeadLetter(EntryId(5, 0), **{**known, "died_ms": 1000, "message": message, **fields})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("filters", "fits"),
+@each(
+    "filters, fits",
     [
         ({}, True),
         ({"task": "render"}, True),

@@ -36,6 +36,7 @@ from qworker.errors import (
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from tests.chaos import ChaosProxy
+from tests.tables import each
 from tests.timing import Watch
 
 
@@ -417,7 +418,7 @@ RESTS: dict[type[ServerError], list[float]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RESTS)
+@each("kind", RESTS)
 def test_a_server_that_answers_is_tried_again_soon(kind: type[ServerError]) -> None:
     """A silent server is left alone for longer each time; one that still lacks scripts has them in a second."""
     now = 100.0

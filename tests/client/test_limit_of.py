@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from qworker.client.manage.limit import Limit, limit_of
+from tests.tables import each
 
 KNOWN = {
     "acme/ann": Limit(concurrency=1, rate="5/s"),
@@ -16,8 +15,8 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "limit"),
+@each(
+    "name, limit",
     [
         ("acme/ann", Limit(concurrency=1, rate="5/s", weight=3.0, max_waiting=6)),
         ("=acme/ann", Limit(concurrency=1, rate="5/s", weight=3.0, max_waiting=6)),

@@ -9,6 +9,7 @@ import pytest
 
 from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.errors import InvalidOptionError
+from tests.tables import each
 
 NAN = float("nan")
 INFINITY = float("inf")
@@ -82,7 +83,7 @@ class TestQueueAttributes:
         )
 
     @pytest.mark.bad_input("data found: nonsense in meta")
-    @pytest.mark.parametrize("stored", ["abc", "", "1.5", "-1", "9" * 5000])
+    @each("stored", ["abc", "", "1.5", "-1", "9" * 5000])
     def test_an_invalid_stored_value_is_refused(self, stored):
         """An invalid stored value is refused under its stored name."""
         assert refused(QueueAttributes.of_meta, meta={"delay_ms": stored}).field == "delay_ms"
@@ -106,8 +107,8 @@ class TestQueueAttributes:
         """The ends of ranges are accepted."""
         QueueAttributes(**given)
 
-    @pytest.mark.parametrize(
-        ("given", "text"),
+    @each(
+        "given, text",
         [
             pytest.param(
                 {"visibility": 0},
@@ -141,8 +142,8 @@ class TestQueueAttributes:
         assert text in str(error)
         assert len(str(error)) < 300
 
-    @pytest.mark.parametrize("value", NO_DURATIONS)
-    @pytest.mark.parametrize("name", ["delay", "ttl"])
+    @each("value", NO_DURATIONS)
+    @each("name", ["delay", "ttl"])
     def test_other_values_than_durations_are_refused(self, name, value):
         """Other values than durations are refused."""
         assert refused(QueueAttributes, **{name: value}).field == name
@@ -162,8 +163,8 @@ class TestSendOptions:
         options = SendOptions(delay=0, ttl="0s")
         assert (options.delay_ms, options.ttl_ms) == (0, 0)
 
-    @pytest.mark.parametrize("value", NO_DURATIONS)
-    @pytest.mark.parametrize("name", ["delay", "ttl"])
+    @each("value", NO_DURATIONS)
+    @each("name", ["delay", "ttl"])
     def test_other_values_than_durations_are_refused(self, name, value):
         """Other values than durations are refused."""
         assert refused(SendOptions, **{name: value}).field == name
@@ -175,8 +176,8 @@ class TestSendOptions:
         error = refused(SendOptions, delay=timedelta(milliseconds=longest_ms + 1))
         assert "from 0s to about 142,000 years" in error.limit
 
-    @pytest.mark.parametrize(
-        ("given", "problem"),
+    @each(
+        "given, problem",
         [
             pytest.param({"priority": 10}, "is out of range", id="priority 10"),
             pytest.param({"priority": -1}, "is out of range", id="priority negative"),
@@ -197,8 +198,8 @@ class TestSendOptions:
         assert error.field == next(iter(given))
         assert problem in error.problem
 
-    @pytest.mark.parametrize(
-        ("given", "field", "problem"),
+    @each(
+        "given, field, problem",
         [
             ({"unique_until": "started"}, "unique_until", "is set without unique"),
             ({"unique_for": "1m"}, "unique_for", "is set without unique"),
@@ -274,8 +275,8 @@ class TestJournalAttributes:
             )
             assert QueueAttributes.of_meta(attributes.meta()) == attributes
 
-    @pytest.mark.parametrize(
-        ("given", "text"),
+    @each(
+        "given, text",
         [
             ({"journal": "on"}, "journal: 'on' is not accepted; it must be one of off, outcomes, all"),
             ({"journal": True}, "journal: True is not accepted; it must be one of off, outcomes, all"),

@@ -13,6 +13,7 @@ from qworker.client.receive.receive import pop
 from qworker.engine.receive import Batch
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
+from tests.tables import each
 
 KEYS = QueueKeys("ns", "emails/2")
 
@@ -35,7 +36,7 @@ def test_they_are_the_same_messages() -> None:
     assert [message.body for message in messages] == bodies
 
 
-@pytest.mark.parametrize(
+@each(
     "other",
     [
         b"q1 m 1 1 0 0 0\nb",

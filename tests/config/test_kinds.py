@@ -26,8 +26,8 @@ NAMES = NamesKind("queues", rule=check_queue)
 WEIGHTS = WeightsKind("weights", rule=check_queue)
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "value"),
+@each(
+    "kind, text, value",
     [
         (DURATION, "250ms", "250ms"),
         (DURATION, "120s", "2m"),
@@ -83,8 +83,8 @@ def test_the_error_of_other_text_names_its_source(kind, text):
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
+@each(
+    "kind, value",
     [
         pytest.param(DURATION, "5", id="duration without unit"),
         pytest.param(DURATION, None, id="None without a meaning"),
@@ -115,7 +115,7 @@ def test_values_of_the_wrong_type_are_refused(kind, value):
     assert caught.value.field in ("x", "x.a")
 
 
-@pytest.mark.parametrize("text", ["a=3,a=1", "a", "a=", "=3", "a=3,", "a=3,b=x"])
+@each("text", ["a=3,a=1", "a", "a=", "=3", "a=3,", "a=3,b=x"])
 def test_text_without_valid_weights_is_refused(text):
     """Text without valid weights is refused."""
     with pytest.raises(InvalidError):
@@ -139,8 +139,8 @@ def test_a_name_is_checked_by_its_rule():
         kind.parse("Mail", "x")
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "text"),
+@each(
+    "kind, value, text",
     [
         (DURATION, "30s", "30s"),
         (INTEGER, None, ""),

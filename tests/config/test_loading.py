@@ -14,6 +14,7 @@ from qworker.daemon.options import DaemonOptions, check_tick
 from qworker.errors import InvalidError, InvalidNameError, InvalidOptionError
 from qworker.store.options import ClientOptions
 from qworker.telemetry.options import LogOptions
+from tests.tables import each
 
 NO_FILE = ConfigFile()
 
@@ -123,7 +124,7 @@ class TestDefaults:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
+    @each(
         "text",
         [
             pytest.param("abc", id="letters"),
@@ -133,8 +134,8 @@ class TestRefusals:
             pytest.param("", id="empty"),
         ],
     )
-    @pytest.mark.parametrize(
-        ("options", "name"),
+    @each(
+        "options, name",
         [(DaemonOptions, "TICK"), (RunOptions, "PROCS"), (RunOptions, "MAX_RSS")],
     )
     def test_the_error_of_a_wrong_variable_names_it(self, options, name, text):
@@ -142,8 +143,8 @@ class TestRefusals:
         error = refused(options, environ={f"QWORKER_{name}": text})
         assert error.field == f"QWORKER_{name}"
 
-    @pytest.mark.parametrize(
-        ("options", "given"),
+    @each(
+        "options, given",
         [
             pytest.param(RunOptions, {"concurrency": 0}, id="concurrency zero"),
             pytest.param(RunOptions, {"concurrency": 10_000}, id="concurrency ten thousand"),
@@ -181,8 +182,8 @@ class TestRefusals:
         (name,) = given
         assert refused(options, given).field.startswith(f"--{name.replace('_', '-')}")
 
-    @pytest.mark.parametrize(
-        ("options", "config", "field"),
+    @each(
+        "options, config, field",
         [
             pytest.param(
                 RunOptions, file(run={"procs": "2"}), "run.procs", id="text for an integer"
@@ -205,8 +206,8 @@ class TestRefusals:
         """The error of a wrong type in the file names file and key."""
         assert refused(options, config=config).field == f"qworker.toml: {field}"
 
-    @pytest.mark.parametrize(
-        ("config", "text"),
+    @each(
+        "config, text",
         [
             pytest.param(
                 file(daemon={"tik": "1s"}),
@@ -241,7 +242,7 @@ class TestRefusals:
             ),
         ],
     )
-    @pytest.mark.parametrize("options", [ClientOptions, RunOptions])
+    @each("options", [ClientOptions, RunOptions])
     def test_an_unknown_key_is_refused(self, options, config, text):
         """An unknown key is refused, whichever options are loaded, with the nearest one or its table."""
         assert text in str(refused(options, config=config))
@@ -292,7 +293,7 @@ class TestShowing:
         assert result.settings["url"].value == "redis://app:***@h:6380/2"
         assert "S3CR3T" not in repr(result)
 
-    @pytest.mark.parametrize(
+    @each(
         "url",
         [
             "redis://:S3CR3T",

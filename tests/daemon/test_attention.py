@@ -6,6 +6,7 @@ import pytest
 
 from qworker.daemon.attention import IDLE_AFTER_S, LONGEST_PAUSE_S, Attention
 from qworker.wire.keys import QueueKeys
+from tests.tables import each
 from tests.timing import Clock
 
 TOGETHER = 10
@@ -150,8 +151,8 @@ def test_groups_count_their_checks_from_different_numbers() -> None:
     assert [group.checks for group in attention.groups] == [3, 4, 5, 4]
 
 
-@pytest.mark.parametrize(
-    ("tick_ms", "gap_s", "is_late"),
+@each(
+    "tick_ms, gap_s, is_late",
     [(1000, 2.9, False), (1000, 3.1, True), (100, 1.9, False), (100, 2.1, True)],
 )
 def test_reaper_is_late_after_three_ticks_and_two_seconds(

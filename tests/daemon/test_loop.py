@@ -16,6 +16,7 @@ from qworker.daemon.tick import Tick
 from qworker.errors import UnavailableError
 from tests.daemon.conftest import events
 from tests.lua.drive import NOW, Drive
+from tests.tables import each
 from tests.timing import Clock
 
 NOTHING = Tick(queues=1, now_ms=NOW)
@@ -26,8 +27,8 @@ def due_in(ms: int, **changes: Any) -> Tick:
     return replace(NOTHING, next_wake_ms=NOW + ms, **changes)
 
 
-@pytest.mark.parametrize(
-    ("tick", "jitter", "pause_s"),
+@each(
+    "tick, jitter, pause_s",
     [
         (NOTHING, 0.0, 1.0),
         (NOTHING, 1.0, 0.85),

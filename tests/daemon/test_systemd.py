@@ -11,6 +11,7 @@ import pytest
 
 from qworker.daemon.systemd import Notifier
 from tests.daemon.processes import Systemd
+from tests.tables import each
 from tests.timing import Clock
 
 
@@ -58,7 +59,7 @@ def test_takes_its_variables_out_of_the_environment() -> None:
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(
+@each(
     "environ",
     [
         {},

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from qworker.demo.account import DeadKey, settle_account
+from tests.tables import each
 
 DEAD = DeadKey("d", "max_receives", "SyntaxError")
 
@@ -31,8 +30,8 @@ def test_waiting_messages_are_not_lost():
     assert (account.waiting, account.lost) == (1, frozenset())
 
 
-@pytest.mark.parametrize(
-    ("others", "dead", "redelivered"),
+@each(
+    "others, dead, redelivered",
     [({"a", "b"}, [], 2), ({"a"}, [], 1), (set(), [DEAD], 1), (set(), [], 0)],
 )
 def test_redelivered_are_messages_held_by_the_killed_worker_that_another_one_ended(

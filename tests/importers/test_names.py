@@ -7,6 +7,7 @@ import pytest
 from qworker.errors import InvalidNameError, InvalidOptionError
 from qworker.importers.source import RefusedMessageError
 from qworker.importers.task_names import TaskNames
+from tests.tables import each
 
 
 def test_last_part_of_the_name_is_the_task() -> None:
@@ -43,7 +44,7 @@ def test_two_functions_never_become_one_task_by_accident() -> None:
         names.task("c.plus")
 
 
-@pytest.mark.parametrize("function", ["", "a.", "a.<lambda>", "a b", "tasks.größe"])
+@each("function", ["", "a.", "a.<lambda>", "a b", "tasks.größe"])
 def test_names_that_no_task_can_have_are_refused(function: str) -> None:
     """They need a map."""
     with pytest.raises(RefusedMessageError) as refused:

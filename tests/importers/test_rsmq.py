@@ -11,6 +11,7 @@ from qworker.importers.rsmq import Rsmq, as_call, as_it_is
 from qworker.importers.source import RefusedMessageError, State
 from qworker.importers.survey import survey_queue
 from tests.importers.keys import add_rsmq
+from tests.tables import each
 from tests.timing import left_of_ms
 
 
@@ -92,8 +93,8 @@ def test_attributes_are_brought_into_our_bounds(other, given, stored):
     assert source(other).queue("q").attributes == stored
 
 
-@pytest.mark.parametrize(
-    ("body", "argument"),
+@each(
+    "body, argument",
     [
         (
             b'{"a": [1, 2.5, null, 12345678901234567890]}',

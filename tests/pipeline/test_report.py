@@ -21,6 +21,7 @@ from qworker.pipeline.report.text import moment, span
 from qworker.pipeline.report.theme import COLOURS, TEMPLATE
 from qworker.pipeline.report.trends import throughput
 from tests.pipeline.forging import T0, Journal, frame
+from tests.tables import each
 
 MS = int(T0.timestamp() * 1000)
 
@@ -132,7 +133,7 @@ def test_a_hostile_name_is_one_word_of_the_command_to_copy(name, tmp_path):
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("name", ["a\x1b[201~\ntouch pwned\n", "\x03\x15rm", "a\u202eb", "\x9b"])
+@each("name", ["a\x1b[201~\ntouch pwned\n", "\x03\x15rm", "a\u202eb", "\x9b"])
 def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
     """Pasted text may end the paste and press Enter: such names are escaped, and match no dead letter then."""
     row = SimpleNamespace(
@@ -299,9 +300,7 @@ def test_a_page_without_events_says_so(spark):
     assert 'id="plotly"' not in page
 
 
-@pytest.mark.parametrize(
-    ("seconds", "width"), [(0, 1), (240, 1), (241, 2), (3600, 30), (86_400, 900), (604_800, 3600)]
-)
+@each("seconds, width", [(0, 1), (240, 1), (241, 2), (3600, 30), (86_400, 900), (604_800, 3600)])
 def test_buckets_are_as_wide_as_the_window_needs(seconds, width):
     assert bucket_width(seconds) == width
 
@@ -345,8 +344,8 @@ def test_one_odd_day_does_not_turn_the_trend():
     assert theil_sen([7]) == 0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@each(
+    "seconds, text",
     [
         (0, "0 s"), (0.0004, "0.4 ms"), (0.12, "120 ms"), (4.25, "4.25 s"), (60, "1 m"), (192, "3 m 12 s"),
         (7500, "2 h 5 m"), (90_000, "1 d 1 h"), (None, "–"),

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from qworker.cli.main import cli
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.sink.inputs import format_of
+from tests.tables import each
 from tests.topologies.servers import client_of
 
 if TYPE_CHECKING:
@@ -207,8 +208,8 @@ def test_bad_condition_is_one_line(run: Run, args: tuple[str, ...], text: str) -
     assert done.stderr.count("error:") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
+@each(
+    "name, kind",
     [
         ("a.parquet", "parquet"),
         ("a.CSV.gz", "csv"),

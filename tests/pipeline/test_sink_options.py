@@ -10,6 +10,7 @@ from qworker.bulk.options import BulkOptions
 from qworker.errors import InvalidError, InvalidNameError, InvalidOptionError
 from qworker.pipeline.sink.columns import check_columns
 from qworker.pipeline.sink.options import WriteOptions
+from tests.tables import each
 
 
 def test_names_are_taken_in_any_case() -> None:
@@ -47,8 +48,8 @@ def test_the_sender_reads_the_written_messages() -> None:
     assert WriteOptions.of({}).bulk == BulkOptions()
 
 
-@pytest.mark.parametrize(
-    ("given", "text"),
+@each(
+    "given, text",
     [
         ({"quueu": "a"}, "option quueu: is unknown; did you mean queue?"),
         ({"max_queue_length": "5"}, "did you mean maxQueueLength?"),
@@ -85,8 +86,8 @@ def test_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         WriteOptions.of({"urlEnv": "MY_REDIS"}).server()
 
 
-@pytest.mark.parametrize(
-    ("columns", "given", "text"),
+@each(
+    "columns, given, text",
     [
         ({"queue": "string"}, {}, "column body: is missing; send_rows makes one of all columns"),
         ({"body": "struct<a:int>"}, {}, "column body: is of type struct<a:int>; it must be string"),
@@ -109,8 +110,8 @@ def test_columns_are_checked(columns: dict[str, str], given: dict[str, str], tex
     assert text in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("columns", "given"),
+@each(
+    "columns, given",
     [
         ({"body": "binary"}, {"queue": "a"}),
         ({"body": "varchar(9)", "queue": "string", "id": "bigint", "delay": "string"}, {}),

@@ -10,6 +10,7 @@ from qworker.errors import PipelineError
 from qworker.pipeline.source.decoding import Entries, decode, gap_batch
 from qworker.pipeline.source.schemas import arrow_of
 from tests.pipeline.redis_journals import T0_MS, groups, line
+from tests.tables import each
 
 T0 = datetime.fromtimestamp(T0_MS / 1000, UTC)
 
@@ -174,7 +175,7 @@ def test_a_header_that_is_none_is_unreadable_and_keeps_its_number(bad):
     assert events[2]["ready_ts"] == datetime.fromtimestamp(0.007, UTC)
 
 
-@pytest.mark.parametrize("bad", [b"", b"acked", b"acked soon - mail - -", b"acked 5 - mail - - -"])
+@each("bad", [b"", b"acked", b"acked soon - mail - -", b"acked 5 - mail - - -"])
 def test_a_group_of_which_nothing_is_known_is_unreadable(bad):
     text = bad + b"\nq1 m1 5 0 0 0 0\nq1 m2 5 0 0 0 0"
     events = decoded(raw((2, text), (1, groups(line("acked", "m3")))))
@@ -209,7 +210,7 @@ def test_groups_of_an_entry_have_their_own_times():
     ]
 
 
-@pytest.mark.parametrize("times", [b"!", b"AAAA", b"AAAAAAAAAAA=", b"\xff", b"A"])
+@each("times", [b"!", b"AAAA", b"AAAAAAAAAAA=", b"\xff", b"A"])
 def test_times_that_are_not_two_per_event_are_unknown(times):
     text = b"acked 5 " + times + b" mail - -\nq1 m1 5 0 0 0 0\nq1 m2 5 0 0 0 0"
     for row in decoded(raw((2, text))):

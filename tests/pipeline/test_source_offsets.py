@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.source.offsets import Position, dump, parse, read, shares
+from tests.tables import each
 
 
 def test_offsets_survive_json_and_are_always_the_same_text():
@@ -28,8 +29,8 @@ def test_two_words_stand_for_places(word):
     assert parse(word, "startingOffsets") == word
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
+@each(
+    "text, problem",
     [
         ("last", 'startingOffsets: \'last\' is not an offset; write "earliest", "latest" or {'),
         ("[1]", "startingOffsets: are not an object"),

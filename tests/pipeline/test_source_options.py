@@ -10,6 +10,7 @@ from qworker.errors import InvalidOptionError
 from qworker.pipeline.source.offsets import Position
 from qworker.pipeline.source.options import ReadOptions
 from qworker.store.url import ServerURL
+from tests.tables import each
 
 URL = "redis://reader:s3cret@db.example:6380/2"
 
@@ -35,7 +36,7 @@ def test_names_are_found_in_any_case_and_text_becomes_values():
     assert options.table == "journal"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     ["2031-05-04T10:00:00Z", "2031-05-04T12:00:00+02:00", "2031-05-04 10:00", "1935655200000"],
 )
@@ -47,8 +48,8 @@ def test_load_takes_a_table_as_its_path():
     assert ReadOptions.of({"path": "dead"}).table == "dead"
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
+@each(
+    "given, problem",
     [
         ({"maxEntriesPerTriger": "5"}, "option maxEntriesPerTriger: is unknown; did you mean maxEntriesPerTrigger?"),
         ({"maxRows": "5"}, "option maxRows: is unknown; "),

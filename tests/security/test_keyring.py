@@ -24,6 +24,7 @@ from qworker.wire.key_options import keys_of_environment
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.sealing import OVERHEAD
 from qworker.wire.signing import Subject, sign, verify
+from tests.tables import each
 
 BODY = b'{"task":"pay","args":[1]}'
 # Not drawn: they are in the names of tests, which have to be the same in every process of a run.
@@ -222,9 +223,7 @@ def test_keys_come_from_the_environment() -> None:
     assert keys_of_environment({}) is NO_KEYS
 
 
-@pytest.mark.parametrize(
-    "text", ["", "nocolon", "a:%%%", "a:", f"a:{SECRET},a:{SECRET}", f"a b:{SECRET}", "a:AAAA"]
-)
+@each("text", ["", "nocolon", "a:%%%", "a:", f"a:{SECRET},a:{SECRET}", f"a b:{SECRET}", "a:AAAA"])
 def test_wrong_keys_are_refused_without_being_quoted(text: str) -> None:
     """The place is named and the form, never what stands there."""
     with pytest.raises(InvalidOptionError) as error:

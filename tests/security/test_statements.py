@@ -9,7 +9,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.tables import each
 
 TESTS = Path(__file__).parents[1]
 
@@ -227,7 +227,7 @@ def test_every_statement_is_here() -> None:
     assert list(STATEMENTS) == [f"S{number}" for number in range(1, 22)]
 
 
-@pytest.mark.parametrize("statement", STATEMENTS)
+@each("statement", STATEMENTS)
 def test_a_statement_has_its_tests(statement: str) -> None:
     """Each of them exists."""
     _, tests = STATEMENTS[statement]

@@ -30,6 +30,7 @@ from qworker.store.url import ServerURL
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.store.connecting import aconnect
+from tests.tables import each
 from tests.timing import DEADLINE_S, Watch, looks
 
 SECRET = "S3CR3T"
@@ -378,15 +379,15 @@ class TestSettings:
         with pytest.raises(InvalidOptionError, match=message):
             ConnectionFactory(f"{store_url}?db=16").connect()
 
-    @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True, "2", None])
-    @pytest.mark.parametrize("field", ["connect_timeout_s", "reply_timeout_s"])
+    @each("value", [0, -1, float("nan"), float("inf"), True, "2", None])
+    @each("field", ["connect_timeout_s", "reply_timeout_s"])
     def test_refuses_timeouts(self, field, value):
         """A timeout is a number of seconds above 0."""
         with pytest.raises(InvalidOptionError) as caught:
             ConnectionFactory("redis://h", **{field: value})
         assert caught.value.field == field
 
-    @pytest.mark.parametrize("name", ["", "a b", "a\nb", "ä", "x" * 129])
+    @each("name", ["", "a b", "a\nb", "ä", "x" * 129])
     def test_refuses_names(self, name):
         """A client name is printable ASCII without spaces, as CLIENT SETNAME requires."""
         with pytest.raises(InvalidOptionError, match="is not a client name"):
@@ -528,8 +529,8 @@ class TestServerVersion:
     """Supported servers: Redis and Valkey from 7.0 on."""
 
     @pytest.mark.bad_input("server: too old, or another one")
-    @pytest.mark.parametrize(
-        ("hello", "message"),
+    @each(
+        "hello, message",
         [
             ([b"server", b"redis", b"version", b"6.2.14", b"proto", 2], "is redis 6.2.14; qworker"),
             # KeyDB 6.3.4 reports the Redis that it descends from.

@@ -10,10 +10,11 @@ import pytest
 from qworker.store.embedded import engines as engine_module
 from qworker.store.embedded.engines import Engine, find_engines, identify, server_environment
 from tests import servers
+from tests.tables import each
 
 
-@pytest.mark.parametrize(
-    ("reader", "writer", "expected"),
+@each(
+    "reader, writer, expected",
     [
         (("valkey", "9.1.2"), ("valkey", "9.1.2"), True),
         (("valkey", "9.1.2"), ("valkey", "8.0.1"), True),
@@ -44,7 +45,7 @@ def test_identify(name):
     assert engine.reads(name, "7.0.0")
 
 
-@pytest.mark.parametrize("binary", ["/bin/true", "/no/such/file", "/etc/hostname", "/"])
+@each("binary", ["/bin/true", "/no/such/file", "/etc/hostname", "/"])
 def test_identify_another_file(binary):
     """Any other file is None, not an error."""
     assert identify(binary) is None

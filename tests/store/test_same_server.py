@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from qworker.store.embedded.store import Store
 from qworker.store.same_server import same_server
 from qworker.store.url import ServerURL
+from tests.tables import each
 
 
 def same(one: str, other: str) -> bool:
@@ -18,8 +17,8 @@ def same(one: str, other: str) -> bool:
     return same_server(first, second)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@each(
+    "one, other",
     [
         ("redis://h", "redis://h:6379/0"),
         ("redis://h", "redis://h/"),
@@ -45,8 +44,8 @@ def test_spellings_of_one_server_are_the_same(one: str, other: str) -> None:
     assert same(one, other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@each(
+    "one, other",
     [
         ("redis://h", "redis://g"),
         ("redis://h", "redis://h:6380"),

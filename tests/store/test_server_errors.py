@@ -35,6 +35,7 @@ from qworker.store.nodes import Address
 from qworker.store.topology import RedirectedError
 from tests import servers
 from tests.ports import free_port
+from tests.tables import each
 from tests.timing import DEADLINE_S
 
 
@@ -251,9 +252,9 @@ class TestRealServers:
         client.execute_command("DEBUG", "RELOAD")
 
 
-@pytest.mark.parametrize("sent", [False, True])
-@pytest.mark.parametrize(
-    ("reply", "kind"),
+@each("sent", [False, True])
+@each(
+    "reply, kind",
     [
         ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterMovingError),
         ("CLUSTERDOWN The cluster is down", ClusterMovingError),
@@ -271,8 +272,8 @@ def test_error_replies_are_definite(reply, kind, sent):
     assert type(error) is kind
 
 
-@pytest.mark.parametrize(
-    ("reply", "address", "asking"),
+@each(
+    "reply, address, asking",
     [
         ("MOVED 866 10.0.0.1:6379", Address("10.0.0.1", 6379), False),
         ("MOVED 866 :6379", Address("", 6379), False),

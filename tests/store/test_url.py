@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from qworker.errors import InvalidOptionError
 from qworker.store.url import ServerURL
+from tests.tables import each
 
 SECRET = "S3CR3T"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
+@each(
+    "text, expected",
     [
         ("redis://", {"host": "localhost", "port": 6379, "db": 0}),
         ("redis://h", {"scheme": "redis", "host": "h", "port": 6379}),
@@ -71,8 +72,8 @@ def test_accepts(text, expected):
     assert {name: getattr(url, name) for name in expected} == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
+@each(
+    "text, message",
     [
         ("", "url: is empty; write redis://"),
         (None, "url: is NoneType, not str"),
@@ -153,7 +154,7 @@ def test_refuses(text, message):
 
 
 @pytest.mark.bad_input("configuration: password in the URL")
-@pytest.mark.parametrize(
+@each(
     "template",
     [
         "redis://:{}",
@@ -218,8 +219,8 @@ def test_no_text_around_a_password_shows_it(noise):
 
 
 @pytest.mark.bad_input("configuration: password in the URL")
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
         (f"redis://:{SECRET}@h", "redis://:***@h:6379/0"),
         (f"redis://u:{SECRET}@h:1/2", "redis://u:***@h:1/2"),
@@ -249,7 +250,7 @@ def test_shows_the_password_as_stars(text, shown):
     assert SECRET not in f"{url}{url!r}{[url]}{url.address}"
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "redis://u:s%2F%40%3F%25@h:1/2",

@@ -19,6 +19,7 @@ from qworker.web import OPERATE, VIEW, Access
 from qworker.web.application import Dashboard
 from qworker.wire.codec import encode_call
 from tests.cli.conftest import Shop
+from tests.tables import each
 from tests.topologies.servers import until
 from tests.web.conftest import Browser, Document
 
@@ -45,8 +46,8 @@ def outcomes(shop: Shop) -> list[str]:
     return [f"{deed.verb} {deed.target}: {deed.outcome}" for deed in reversed(deeds)]
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
+@each(
+    "one, other, same",
     [
         (("E", "no user 17"), ("E", "no user 9,300"), False),
         (("E", "no user 17"), ("E", "no user 93"), True),

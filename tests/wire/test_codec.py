@@ -19,6 +19,7 @@ from msgspec import Raw
 
 from qworker.errors import BodyTooLargeError, InvalidBodyError
 from qworker.wire import codec
+from tests.tables import each
 
 NAN = float("nan")
 INFINITY = float("inf")
@@ -100,7 +101,7 @@ class TestEncode:
         """Other JSON readers read the same value."""
         assert json.loads(codec.encode(value)) == value
 
-    @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**64, 10**300])
+    @each("value", [2**53 + 1, -(2**53) - 1, 2**64, 10**300])
     def test_integers_beyond_2_53_are_exact(self, value):
         """Integers beyond 2^53 are exact."""
         assert codec.encode([value]) == f"[{value}]".encode()
@@ -111,8 +112,8 @@ class TestEncode:
         data = bytes(range(256))
         assert msgspec.json.decode(codec.encode(data), type=bytes) == data
 
-    @pytest.mark.parametrize(
-        ("value", "text"),
+    @each(
+        "value, text",
         [
             pytest.param(
                 datetime(2024, 5, 1, 12, 30, tzinfo=UTC), '"2024-05-01T12:30:00Z"', id="datetime"
@@ -142,8 +143,8 @@ class TestEncode:
         """Python values have a form in JSON."""
         assert codec.encode(value) == text.encode()
 
-    @pytest.mark.parametrize(
-        ("value", "path", "problem"),
+    @each(
+        "value, path, problem",
         [
             pytest.param(NAN, "body", "is nan", id="NaN alone"),
             pytest.param({"a": [0, INFINITY]}, "a[1]", "is inf", id="infinity"),
@@ -236,8 +237,8 @@ def depth_of(value: object) -> int:
 
 
 class TestDecode:
-    @pytest.mark.parametrize(
-        ("data", "problem"),
+    @each(
+        "data, problem",
         [
             pytest.param(b"", "truncated", id="empty"),
             pytest.param(b"hello", "malformed", id="not JSON"),
@@ -305,8 +306,8 @@ class TestCall:
             kwargs,
         )
 
-    @pytest.mark.parametrize(
-        ("data", "field", "problem"),
+    @each(
+        "data, field, problem",
         [
             pytest.param(b"[]", "body", "expected object, got array", id="array"),
             pytest.param(b"{}", "body", "missing required field task", id="no task"),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from qworker.wire.envelope import FIRST, Envelope, Kind, head, kind_of, tail
 from tests.effort import examples
+from tests.tables import each
 
 ids = st.text("abcXYZ019._-", min_size=1, max_size=64)
 counters = st.integers(0, 999_999)
@@ -50,8 +51,8 @@ def test_example_is_the_one_in_the_documentation() -> None:
     assert item == b'q1 abc 17 1 2 3 4 p=5 u=a%20b\n{"x":1}'
 
 
-@pytest.mark.parametrize(
-    ("item", "kind"),
+@each(
+    "item, kind",
     [
         (b"q1 a 1 0 0 0 0\n", Kind.OWN),
         (b"q1 a 1 0 0 0 0\nq2 b", Kind.OWN),
@@ -135,7 +136,7 @@ def test_first_matches_exactly_the_headers_of_first_deliveries(
         assert (first[2] is None) == (not flags)
 
 
-@pytest.mark.parametrize(
+@each(
     "item",
     [
         b"q1 a b 1 0 0 0 0\n",
@@ -157,8 +158,8 @@ def test_first_matches_no_invalid_header(item: bytes) -> None:
     assert FIRST.match(item) is None
 
 
-@pytest.mark.parametrize(
-    ("header", "ready_ms"),
+@each(
+    "header, ready_ms",
     [
         (b"q1 a 17 0 0 0 0", 17),
         (b"q1 a 17 0 0 0 0 p=5", 17),

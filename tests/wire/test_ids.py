@@ -14,6 +14,7 @@ from qworker.errors import InvalidOptionError
 from qworker.wire import ids
 from qworker.wire.ids import ID_LENGTH, EntryId, IdSource, new_lane_id
 from tests.effort import examples
+from tests.tables import each
 
 LEASE = re.compile(r"[0-9a-f]{24}-\d+")
 MESSAGE = re.compile(r"[0-9a-z]{10}\d{10}")
@@ -143,13 +144,13 @@ def test_threads_of_a_child_never_draw_the_same(monkeypatch: pytest.MonkeyPatch)
         sys.setswitchinterval(interval)
 
 
-@pytest.mark.parametrize("text", ["5-1", "5-1/3", "0-0", f"{2**64 - 1}-{2**64 - 1}/63"])
+@each("text", ["5-1", "5-1/3", "0-0", f"{2**64 - 1}-{2**64 - 1}/63"])
 def test_an_entry_id_is_read_as_it_is_written(text: str) -> None:
     """With its shard, unless that is the first one."""
     assert str(EntryId.parse(text)) == text
 
 
-@pytest.mark.parametrize(
+@each(
     "text", ["", "5", "5-", "-1", "5-1/", "5-1/64", "5-1/100", f"{2**64}-0", f"0-{2**64}", "+", 5]
 )
 def test_other_text_is_not_an_entry_id(text: object) -> None:

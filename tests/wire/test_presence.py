@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from qworker.wire.presence import (
     ChildDocument,
@@ -12,6 +11,7 @@ from qworker.wire.presence import (
     is_gone,
     list_reapers,
 )
+from tests.tables import each
 
 WHOLE = WorkerDocument(
     name="web-1-a",
@@ -45,8 +45,8 @@ def test_a_document_is_read_as_it_was_written() -> None:
     assert WorkerDocument.parse(msgspec.json.encode(WHOLE)) == WHOLE
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
+@each(
+    "data, expected",
     [
         (b"", WorkerDocument()),
         (b"not JSON", WorkerDocument()),

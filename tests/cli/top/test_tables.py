@@ -15,6 +15,7 @@ from qworker.monitor.sample import Sample
 from tests.cli.conftest import Shop
 from tests.cli.top.conftest import Seat, at_screen
 from tests.cli.top.scene import Scene, sample
+from tests.tables import each
 
 
 def column(here: Seat, title: str) -> list[str]:
@@ -319,7 +320,7 @@ def test_ten_thousand_queues_are_drawn_as_fast_as_they_are_sorted() -> None:
     play_scene(scene, (80, 24), play)
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 20), (40, 10)])
+@each("size", [(80, 24), (200, 50), (60, 20), (40, 10)])
 def test_every_table_fits_every_terminal(size: tuple[int, int]) -> None:
     """No line is wider than the screen, the foot stays in sight, and numbers are not cut."""
 
@@ -369,8 +370,8 @@ def test_names_and_errors_of_strangers_are_escaped(shop: Shop) -> None:
     at_screen(shop, play, (120, 30))
 
 
-@pytest.mark.parametrize(
-    ("term", "encoding", "glyphs"),
+@each(
+    "term, encoding, glyphs",
     [
         ("xterm-256color", "utf-8", UNICODE),
         ("tmux-256color", "UTF-8", UNICODE),

@@ -10,6 +10,7 @@ from qworker.consumer.board.stacks import stack_of
 from tests.consumer.driving import until
 from tests.consumer.supervisor.test_control import name_of_worker, operate
 from tests.consumer.workers import Lab
+from tests.tables import each
 
 DUMP = """\
 Thread 0x1 (most recent call first):
@@ -29,8 +30,8 @@ Coroutine of slot 4 (most recent call first):
 """
 
 
-@pytest.mark.parametrize(
-    ("slot", "frames"),
+@each(
+    "slot, frames",
     [
         (1, ['"/app/jobs.py", line 7 in inner', '"/app/jobs.py", line 9 in handle']),
         (11, ['"/app/jobs.py", line 8 in other']),

@@ -6,6 +6,7 @@ import pytest
 
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.wire.keys import QueueKeys
+from tests.tables import each
 
 
 def pace(mean_s: float | None = None, **given: float) -> QueueState:
@@ -16,8 +17,8 @@ def pace(mean_s: float | None = None, **given: float) -> QueueState:
     return made
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "slots", "batch"),
+@each(
+    "mean_s, slots, batch",
     [
         (None, 1, 0),
         (10e-6, 1, 1000),
@@ -52,8 +53,8 @@ def test_slower_is_believed_at_once_and_faster_by_and_by() -> None:
     assert queue.mean_s == pytest.approx(0.7, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "busy", "slots", "want"),
+@each(
+    "mean_s, busy, slots, want",
     [
         (None, 0, 1, 1),  # unknown: one for each handler
         (None, 0, 100, 100),
@@ -92,8 +93,8 @@ def test_no_batch_is_over_the_limit() -> None:
     assert pace(None, max_batch=7).want(0, 100, 1) == 7
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "busy", "collected", "want"),
+@each(
+    "mean_s, busy, collected, want",
     [
         (None, 0, 0, 500),
         (None, 0, 480, 20),
@@ -112,8 +113,8 @@ def test_calls_of_batch_handlers_are_filled_up(
     assert pace(mean_s, group=500).want(busy, 1, 4, collected) == want
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "trip_s", "slots", "batch"),
+@each(
+    "mean_s, trip_s, slots, batch",
     [
         (0.02, None, 1, 2),  # no trip was measured yet
         (0.02, 0.0009, 1, 1),
@@ -148,8 +149,8 @@ def test_a_server_that_is_farther_away_from_now_on_is_noticed() -> None:
     assert queue.batch(1) == 1
 
 
-@pytest.mark.parametrize(
-    ("mean_s", "trip_s", "slots", "busy", "want"),
+@each(
+    "mean_s, trip_s, slots, busy, want",
     [
         (10e-6, 0.0001, 1, 0, 501),  # 5 ms of quick ones, and one that runs
         (10e-6, 0.0001, 1, 377, 0),  # three quarters wait still

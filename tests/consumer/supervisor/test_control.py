@@ -18,6 +18,7 @@ from qworker.wire.control import KEPT_MS, Request, read_answer, write
 from qworker.wire.keys import answer_key, control_key, workers_key
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
+from tests.tables import each
 
 APP = """
 @app.task
@@ -81,8 +82,8 @@ class Scaled:
         self.wanted = wanted
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted"),
+@each(
+    "arguments, wanted",
     [({"to": 5}, 5), ({"by": 3}, 5), ({"by": -1}, 1), ({"to": 1024}, 1024), ({"to": 2}, 2)],
 )
 def test_a_number_of_processes_is_said_as_it_is_or_by_a_change(
@@ -98,7 +99,7 @@ def test_a_number_of_processes_is_said_as_it_is_or_by_a_change(
     assert said == [(True, {"processes": wanted, "before": 2})]
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [{"to": 0}, {"to": -1}, {"by": -2}, {"to": 1025}, {"to": True}, {"to": "4"}, {"by": 1.5}],
 )
