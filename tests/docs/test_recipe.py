@@ -14,6 +14,7 @@ import pytest
 
 from qworker import QWorker
 from tests.docs.blocks import ROOT
+from tests.type_checker import check_types
 
 pytestmark = pytest.mark.slow
 
@@ -87,11 +88,7 @@ def test_four_files_make_an_operation(copy: Path, store_url: str, namespace: str
 
 def test_the_recipe_keeps_the_rules_of_the_tree(copy: Path) -> None:
     """mypy --strict finds nothing in the files of Python."""
-    from mypy import api as mypy
-
-    names = [str(copy / name) for _, name, _ in RECIPE if name.endswith(".py")]
+    names = [name for _, name, _ in RECIPE if name.endswith(".py")]
     shutil.copy(ROOT / "pyproject.toml", copy)
-    out, err, code = mypy.run(
-        ["--config-file", str(copy / "pyproject.toml"), "--follow-imports", "silent", *names]
-    )
+    out, err, code = check_types(copy, *names, cache=copy / "cache")
     assert code == 0, out + err
