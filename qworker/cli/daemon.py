@@ -8,6 +8,7 @@ import click
 
 from qworker.cli.framework.commands import Verb
 from qworker.cli.framework.flags import flags_of
+from qworker.cli.framework.importing import uncollected
 from qworker.daemon.options import DaemonOptions
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def command(session: Session, given: dict[str, Any]) -> None:
     One is enough; any number may run, and `qworker run` includes one. SIGTERM or Ctrl-C stops it within a second.
     With --durability strict, a server that may lose messages or is open to others is refused (exit code 3).
     """
-    from qworker.service.daemon import Daemon
+    with uncollected():
+        from qworker.service.daemon import Daemon
 
     options = session.settings.load(DaemonOptions, given).options
     session.settings.set_up_logs(service=True)

@@ -9,6 +9,7 @@ import click
 
 from qworker.cli.framework.commands import Verb
 from qworker.cli.framework.flags import flags_of
+from qworker.cli.framework.importing import uncollected
 from qworker.cli.framework.terminal import note
 from qworker.consumer.options import RunOptions
 
@@ -46,6 +47,7 @@ def command(session: Session, app: str, given: dict[str, Any]) -> None:
     # Most of the package, a Redis client and the logs are imported while the children start; bad input has been refused
     # by now.
     session.settings.set_up_logs(service=True)
-    from qworker.service.worker import consume
+    with uncollected():
+        from qworker.service.worker import consume
 
     raise click.exceptions.Exit(consume(starter, session.settings.server_from))

@@ -108,6 +108,7 @@ def test_help_imports_no_verb():
             "qworker.cli.framework.commands",
             "qworker.cli.framework.context",
             "qworker.cli.framework.errors",
+            "qworker.cli.framework.importing",
             "qworker.cli.framework.near",
             "qworker.cli.framework.output",
             "qworker.cli.framework.queues",

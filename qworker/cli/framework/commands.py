@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from qworker.cli.framework.context import Session
+from qworker.cli.framework.importing import uncollected
 from qworker.cli.framework.output import printing
 
 __all__ = [
@@ -134,7 +135,8 @@ class LazyCommandGroup(CommandGroup):
         spec = find_spec(module)
         if spec and spec.submodule_search_locations:
             module += ".group"
-        command: click.Command = import_module(module).command
+        with uncollected():
+            command: click.Command = import_module(module).command
         return command
 
     def resolve_command(
