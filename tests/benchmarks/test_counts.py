@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.apps import app
 from benchmarks.lives import of_ours
-from benchmarks.stand import PAD, Stand
+from benchmarks.stand import PAD, Stand, wait_until
 
 _BATCH = 100
 _TURNS = 20
@@ -61,3 +62,27 @@ def test_a_message_alone_takes_two_round_trips() -> None:
     # A few are the worker's own: beats, ticks of its reaper, its wait for the first message.
     assert spent["round_trips"] <= 2.2
     assert spent["commands"] <= 19
+
+
+@pytest.mark.slow
+def test_a_message_for_an_idle_worker_takes_three_calls() -> None:
+    """It is sent, received as its bell rings, and acked by the next receive: nothing is asked for in between."""
+    with Stand() as stand:
+        app.connect_with(stand.factory)
+        queue = app.queue("drain")
+        with stand.qworker("run", "benchmarks.apps:app", "--procs", "1", "--no-reaper"):
+
+            def turn() -> None:
+                app.tasks["noop"].send(0, PAD)
+                wait_until(lambda: not stand.stored(queue))
+                wait_until(lambda: stand.redis.info("clients")["blocked_clients"] == 1)
+
+            turn()
+            before = _calls(stand)
+            for _ in range(_TURNS):
+                turn()
+            calls = _calls(stand) - before
+        app.close()
+    # A wait that ends without a bell is followed by a receive, too.
+    assert calls["evalsha"] <= 3 * _TURNS + 5
+    assert calls["lindex"] == _TURNS

@@ -50,6 +50,8 @@ class Dispatcher:
         self._at_most_once = any(task.task_options.at_most_once for task in runner.tasks.values())
         #: One executor and nothing to sort: a batch goes there as it is.
         self.plain = len(executors) == 1 and not (self.groups.needed or self._at_most_once)
+        #: `start` runs all that has arrived, to its end.
+        self.runs_at_once = self.plain and self.inline
         #: By executor, calls that wait for a free slot; they are counted above. A call that runs at most once is acked
         #: when it starts, and those behind it keep their turn.
         self._waiting: list[deque[Any]] = [deque() for _ in executors]

@@ -131,7 +131,9 @@ class Broker:
     def _turn(self) -> None:
         ended = self._collect()
         self._check_leases()
-        if not self._stop:
+        # A lone message starts before more is asked for: its ack takes the next receive along.
+        lone = self._dispatcher.runs_at_once and self._fetcher.has_lone
+        if not (self._stop or lone):
             self._fetch_more()
         self._settle_before_handlers()
         started = self._start()

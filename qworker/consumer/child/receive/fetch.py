@@ -106,6 +106,12 @@ class Fetcher:
         return self._pipeline.overdue_in
 
     @property
+    def has_lone(self) -> bool:
+        """Whether one message has arrived, and was the last of the only queue."""
+        single, arrived = self._chooser.single, self.receiver.arrived
+        return single and len(arrived) == 1 and self._chooser.queues[0].ready_left == 0
+
+    @property
     def may_wait(self) -> bool:
         """Whether it waits at some doorbells but not at all, and nothing is in flight."""
         bells = self.doorbells
