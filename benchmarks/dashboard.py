@@ -60,7 +60,7 @@ def _measure(queues: int) -> dict[str, float]:
             stand.near(f"q{number:05}").send_many(bodies)
         idle, _ = _spent(stand, None, [])
         port = _free_port()
-        words = ("web", "--web-port", str(port), "--authorize", "benchmarks.dashboard:everyone")
+        words = ("web", "--port", str(port), "--authorize", "benchmarks.dashboard:everyone")
         environ = {"QWORKER_URL": stand.url, "QWORKER_NAMESPACE": "bench"}
         with stand.start("qworker", *words, **environ) as web:
             base = f"http://127.0.0.1:{port}"

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from qworker import errors
 from qworker.cli.main import SECTIONS, cli
-from qworker.config.fields import Options, kinds_of
+from qworker.config.fields import Options, kinds_of, variable_of
 from qworker.config.kinds import FlagKind, Kind
 from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.options import RunOptions
@@ -157,7 +157,7 @@ def options_table(options: type[Options], *, command: bool, flags: bool = True) 
             flag = f"--{name.replace('_', '-')}"
             if flags:
                 names.append(f"{flag}, --no-{flag[2:]}" if isinstance(kind, FlagKind) else flag)
-            names.append(f"QWORKER_{name.upper()}")
+            names.append(variable_of(options, name))
         zero = f"; 0: {kind.zero}" if kind.zero else ""
         rows.append(
             (

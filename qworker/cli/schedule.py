@@ -214,7 +214,7 @@ def _find(session: Session, name: str, queue: str | None) -> ListedSchedule:
     known = [schedule.name for schedule in schedules]
     limit = did_you_mean(name, known, "see qworker schedule ls")
     where = f"queue {queue!r}" if queue else f"namespace {session.namespace!r}"
-    raise InvalidOptionError("SCHEDULE", f"no such schedule in {where}: {shown}", limit)
+    raise InvalidOptionError("SCHEDULE", f"{shown} does not exist in {where}", limit)
 
 
 def _of_app(session: Session, app: str) -> Sequence[ListedSchedule]:

@@ -20,7 +20,7 @@ from qworker.config.kinds import DurationKind, Kind
 from qworker.durations import duration_ms
 from qworker.errors import InvalidOptionError
 
-__all__ = ["Options", "kinds_of", "unknown_option"]
+__all__ = ["Options", "kinds_of", "unknown_option", "variable_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Options:
 
     #: The table of the configuration file with its keys; empty: the top of the file.
     section: ClassVar[str] = ""
+    #: Fields with common names: the section is a part of their environment variable, as in QWORKER_WEB_PORT.
+    common: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         for name, kind in kinds_of(type(self)).items():
@@ -46,6 +48,12 @@ class Options:
 def kinds_of(options: type[Options]) -> dict[str, Kind]:
     """Return the fields of an options class that you can set, with their kinds, in order."""
     return _kinds_of(cast(Hashable, options))
+
+
+def variable_of(options: type[Options], name: str) -> str:
+    """Name the environment variable of a field."""
+    section = f"{options.section.upper()}_" if name in options.common else ""
+    return f"QWORKER_{section}{name.upper()}"
 
 
 @functools.cache

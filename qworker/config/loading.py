@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from qworker.config.fields import Options, kinds_of, unknown_option
+from qworker.config.fields import Options, kinds_of, unknown_option, variable_of
 from qworker.config.files import ConfigFile
 from qworker.errors import InvalidOptionError
 
@@ -56,7 +56,7 @@ def load(
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, kind in kinds_of(options).items():
-        flag, variable = f"--{name.replace('_', '-')}", f"QWORKER_{name.upper()}"
+        flag, variable = f"--{name.replace('_', '-')}", variable_of(options, name)
         if (value := given.get(name)) is not None:
             values[name] = (
                 kind.parse(value, flag) if isinstance(value, str) else kind.check(value, flag)

@@ -165,7 +165,7 @@ def _role(name: str, queues: Sequence[str]) -> Role:
     role = ROLES.get(name)
     if role is None:
         raise InvalidOptionError(
-            "--role", f"no such role: {ascii(name)[:40]}", f"roles are {', '.join(ROLES)}"
+            "--role", f"{ascii(name)[:40]} is not a role", f"roles are {', '.join(ROLES)}"
         )
     if queues and role.every_queue:
         raise InvalidOptionError(

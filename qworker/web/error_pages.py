@@ -30,7 +30,7 @@ _TITLES: Final = {
     503: "The server does not answer",
 }
 _TEXTS: Final = {
-    401: "Sign in, or ask whoever runs this dashboard for access.",
+    401: "Sign in, or ask the operator of this dashboard for access.",
     404: "Nothing is here. The list of queues may have what you look for.",
     405: "This address does something else: use the buttons of the pages.",
     500: "This is a defect of the dashboard. Its log has the reason.",

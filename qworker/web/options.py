@@ -52,14 +52,15 @@ class WebOptions(Options):
     """How `qworker web` serves the dashboard."""
 
     section: ClassVar[str] = "web"
+    common: ClassVar[frozenset[str]] = frozenset({"host", "port"})
 
-    web_host: Annotated[
+    host: Annotated[
         str,
         NameKind("address to listen on; other than loopback, it needs authorize", rule=_check_host),
     ] = "127.0.0.1"
-    web_port: Annotated[
-        int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")
-    ] = 9470
+    port: Annotated[int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")] = (
+        9470
+    )
     authorize: Annotated[
         str | None,
         NameKind(

@@ -40,10 +40,10 @@ _CONNECTIONS: Final = 1000
 def check_options(options: WebOptions) -> None:
     """Raise `InvalidOptionError` if a package is missing, or anyone on the network could do everything."""
     check_installed(*_PACKAGES)
-    if options.authorize is None and not _is_loopback(options.web_host):
+    if options.authorize is None and not _is_loopback(options.host):
         raise InvalidOptionError(
             "web-host",
-            f"{options.web_host} can be reached from other hosts, and has no users and rights",
+            f"{options.host} can be reached from other hosts, and has no users and rights",
             "pass --authorize MODULE:FUNCTION (docs/guides/web.md), or listen on 127.0.0.1 and use an SSH tunnel",
         )
 
@@ -144,17 +144,17 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(options: WebOptions) -> socket.socket:
-    host = options.web_host.strip("[]")
+    host = options.host.strip("[]")
     try:
         found = socket.getaddrinfo(
-            host, options.web_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
         raise InvalidOptionError(
             "web-port",
-            f"cannot listen on {host} port {options.web_port}: {error.strerror or error}",
+            f"cannot listen on {host} port {options.port}: {error.strerror or error}",
             "stop what listens there, or choose another port",
         ) from error
 

@@ -119,7 +119,7 @@ def test_pending_lists_unacked_messages(shop: Shop, run: Run) -> None:
         (("receive", "emails", "-n", "0"), "--count"),
         (("claim", "emails"), "--elapsed"),
         (("claim", "emails", "--elapsed", "x"), "--elapsed: 'x' is not a duration"),
-        (("pop", "none"), "no such queue: 'none'"),
+        (("pop", "none"), "'none' does not exist"),
     ],
 )
 def test_bad_input_is_refused(shop: Shop, run: Run, args: tuple[str, ...], said: str) -> None:

@@ -196,7 +196,7 @@ def test_set_creates_a_queue_only_on_request(run, shop):
     made = run("queue", "set", "fresh", "maxlen=3", "--create")
 
     assert refused.code == 2
-    assert refused.err == "error: queue: no such queue: 'emials'; did you mean 'emails'?\n"
+    assert refused.err == "error: queue: 'emials' does not exist; did you mean 'emails'?\n"
     assert made.code == 0
     assert "fresh" in run("queue", "ls").out
 

@@ -97,7 +97,7 @@ def test_a_queue_that_does_not_exist_is_an_error(run, shop):
     shop.send("emails")
     ran = run("result", "show", "email", "x")
     assert ran.code == 2
-    assert "no such queue: 'email'; did you mean 'emails'" in ran.err
+    assert "'email' does not exist; did you mean 'emails'" in ran.err
 
     shop.ask("SET", shop.keys("email").result("x"), "expired")
     assert run("result", "show", "email", "x").out == "expired: it ended without a value\n"

@@ -106,7 +106,7 @@ def test_hints_are_commands_in_one_piece_and_words_are_whole(shop, terminal, col
     (error,) = [at for at, line in enumerate(lines) if line.startswith("error: ")]
     assert all(len(line) <= columns for line in lines[error:])
     words = " ".join(line.strip() for line in lines[error:])
-    assert "error: queue: no such queue: 'nowhere_to_be_found'; queues are" in words
+    assert "error: queue: 'nowhere_to_be_found' does not exist; queues are" in words
 
 
 def test_notes_and_findings_keep_commands_whole(shop, terminal):

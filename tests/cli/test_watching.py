@@ -182,7 +182,7 @@ def test_schedules_are_removed_by_name_and_by_app(run, shop):
         (("pause", "nightli"), "did you mean 'nightly'?"),
         (("run", "x"), "see qworker schedule ls"),
         (("show", "twice"), "pass --queue: a, b"),
-        (("pause", "twice", "--queue", "c"), "no such schedule in queue 'c'"),
+        (("pause", "twice", "--queue", "c"), "'twice' does not exist in queue 'c'"),
         (("rm", "--app", "nobody", "--yes"), "'nobody' has no schedule"),
         (("rm",), "name schedules, or pass --app"),
         (("rm", "nightly", "--app", "x"), "name schedules, or pass --app"),

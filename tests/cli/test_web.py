@@ -20,7 +20,7 @@ from tests.cli.conftest import QWORKER, Ran, Shop, clean_environment
 def test_bad_options_are_refused_before_anything_listens(run: Callable[..., Ran]) -> None:
     """Above all an address that others reach, without a function that says who they are."""
     for host in ("0.0.0.0", "::", "10.0.0.1", "example.test"):
-        ran = run("web", "--web-host", host)
+        ran = run("web", "--host", host)
         assert ran.code == 2
         assert "can be reached from other hosts, and has no users and rights" in ran.err
         assert "--authorize MODULE:FUNCTION" in ran.err
@@ -28,8 +28,8 @@ def test_bad_options_are_refused_before_anything_listens(run: Callable[..., Ran]
         (("--authorize", "shop"), "is not a function"),
         (("--authorize", "no_such_module:authorize"), "cannot import no_such_module:authorize"),
         (("--authorize", "qworker.web.access:VIEW"), "is not a function"),
-        (("--web-port", "70000"), "--web-port"),
-        (("--web-host", "a b"), "is not a host"),
+        (("--port", "70000"), "--port"),
+        (("--host", "a b"), "is not a host"),
     ):
         ran = run("web", *arguments)
         assert (ran.code, said in ran.err) == (2, True), ran.err
@@ -51,7 +51,7 @@ def test_without_the_extra_one_line_names_it(
 def test_the_process_serves_a_page_and_ends_when_asked(shop: Shop, tmp_path: Path) -> None:
     """With a page open whose stream would never end; a port that is taken is an error."""
     shop.send("emails")
-    command = [QWORKER, "web", "--namespace", shop.namespace, "--web-port"]
+    command = [QWORKER, "web", "--namespace", shop.namespace, "--port"]
     environment = clean_environment(QWORKER_URL=shop.url)
     with subprocess.Popen(
         [*command, "0"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True

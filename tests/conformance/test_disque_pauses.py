@@ -136,7 +136,7 @@ def test_a_worker_leaves_when_its_running_handlers_have_ended(lab: Lab) -> None:
     until(lambda: lab.notes("started"))
     place = Place(lab.url, lab.namespace, "sync")
     refused = place.cli("worker", "drain", "nobody", code=2)
-    assert "no such worker or daemon" in refused
+    assert "no worker or daemon of this name is running" in refused
     until(lambda: place.cli_json("worker", "ls")["workers"])
     [carried] = place.ask("ZRANGE", f"{lab.namespace}:reapers", 0, -1)
     refused = place.cli("worker", "drain", carried.decode(), code=2)

@@ -134,10 +134,8 @@ def test_url_comes_from_the_secret(deployment: str) -> None:
 def test_the_dashboard_is_reached_by_the_ingress_alone_and_restarts_for_no_outage() -> None:
     """Service, policy and probes name one port; probes ask the process, not the server of the queues."""
     have, policy = container("qworker-web"), the("NetworkPolicy", "qworker-web")["spec"]
-    assert have["ports"] == [
-        {"name": "web", "containerPort": int(flags("qworker-web")["--web-port"])}
-    ]
-    assert flags("qworker-web")["--web-host"] != "127.0.0.1"
+    assert have["ports"] == [{"name": "web", "containerPort": int(flags("qworker-web")["--port"])}]
+    assert flags("qworker-web")["--host"] != "127.0.0.1"
     assert flags("qworker-web")["--authorize"]
     for name in ("startup", "liveness", "readiness"):
         assert have[f"{name}Probe"]["tcpSocket"] == {"port": "web"}

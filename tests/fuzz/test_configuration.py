@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import strategies as st
 
 from qworker.cli.main import cli
-from qworker.config.fields import kinds_of
+from qworker.config.fields import kinds_of, variable_of
 from qworker.config.files import read_file
 from qworker.config.loading import check_keys, load
 from qworker.consumer.options import RunOptions
@@ -341,7 +341,7 @@ def test_an_option_is_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
 
     def take(options: type[Any], word: str, value: Any) -> None:
         for name in kinds_of(options):
-            variable = f"QWORKER_{name.upper()}"
+            variable = variable_of(options, name)
             for given, environ in (({name: word}, {}), ({}, {variable: word}), ({name: value}, {})):
                 try:
                     load(options, given=given, environ=environ, file=file)

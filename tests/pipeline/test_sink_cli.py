@@ -197,7 +197,7 @@ def test_redrives_by_a_condition(run: Run, client: redis.Redis, namespace: str) 
     [
         (("--where", "tusk = 'a'"), "columns are queue, shard, message_id"),
         (("--where", "true", "--rate", "fast"), "'fast' is not a rate"),
-        (("--where", "true", "--queue", "none"), "no such queue: 'none'"),
+        (("--where", "true", "--queue", "none"), "'none' does not exist"),
     ],
 )
 def test_bad_condition_is_one_line(run: Run, args: tuple[str, ...], text: str) -> None:

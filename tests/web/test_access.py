@@ -58,7 +58,7 @@ def test_without_access_there_is_nothing_but_probes_and_files(
             answer = browser.get(path)
             assert (answer.status_code, "emails" in answer.text) == (401, False), path
             events = browser.get(path, accept="text/html, text/event-stream").text
-            assert ("ask whoever runs" in events, "emails" in events) == (True, False)
+            assert ("ask the operator" in events, "emails" in events) == (True, False)
         for path in CHANGES:
             assert browser.post(path, FORM).status_code == 401
         assert browser.get("/healthz").text == "ok\n"

@@ -124,7 +124,7 @@ def test_a_stream_ends_when_its_user_may_see_less(
             await open_page.ends()
         async with stream(dashboard, "/queues/emails") as open_page:
             refused = await open_page.event()
-            assert "ask whoever runs" in refused
+            assert "ask the operator" in refused
             assert "emails" not in refused
 
     asyncio.run(watch())
@@ -272,4 +272,4 @@ def test_a_queue_that_is_removed_while_it_is_looked_at_has_pages_that_say_so(
         if name.startswith("/queues/{queue}"):
             path = name.replace("{queue}", "emails").replace("{message}", "m-1")
             answer = browser.post(path, {"direction": "out"})
-            assert (answer.status_code, "no such queue" in answer.text) == (400, True), path
+            assert (answer.status_code, "does not exist" in answer.text) == (400, True), path

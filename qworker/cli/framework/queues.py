@@ -193,7 +193,7 @@ class Queues:
         known = self.names()
         listing = f"queues are {_listed(known)} (qworker queue ls)" if known else self.empty_hint()
         limit = did_you_mean(name, known, listing)
-        return InvalidOptionError("queue", f"no such queue: {name!r}", limit)
+        return InvalidOptionError("queue", f"{name!r} does not exist", limit)
 
     def _from_keys(self, problem: str) -> dict[str, Shards]:
         """Find queues by their keys on the nodes that answer, and say why."""

@@ -229,7 +229,7 @@ def _check_worker(session: Session, name: str) -> None:
     if name not in alive:
         known = f"workers are {', '.join(alive[:5])}" if alive else "no worker is alive"
         limit = safe(did_you_mean(name, alive, known))
-        raise InvalidOptionError("WORKER", f"no such worker: {ascii(name)[:80]}", limit)
+        raise InvalidOptionError("WORKER", f"{ascii(name)[:80]} is not running", limit)
 
 
 def _workers_of(host: str, workers: Sequence[Worker]) -> tuple[str, ...]:
@@ -257,7 +257,7 @@ def _check_daemons(
     }
     for name in names:
         if name not in reapers:
-            problem = f"no such worker or daemon: {ascii(name)[:80]}"
+            problem = f"no worker or daemon of this name is running: {ascii(name)[:80]}"
             known = ", ".join([*workers, *reapers][:5]) or "none is alive"
             raise InvalidOptionError("WORKER", problem, safe(known))
         carrier = carriers.get(name.rpartition(":")[0])

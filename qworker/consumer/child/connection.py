@@ -19,7 +19,7 @@ from qworker.client.execute.backoff import LeftAloneError
 from qworker.client.execute.roundtrip import load_missing, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.execute.sync import Client
-from qworker.consumer.child.in_flight import Call
+from qworker.consumer.child.in_flight import InFlightCall
 from qworker.consumer.child.outages import Outages
 from qworker.errors import (
     ClusterMovingError,
@@ -83,7 +83,7 @@ class Connection:
         self._servers = ConnectionSet(factory, self._opened)
         self._recent = RecentSettles(factory)
         self._client = Client(factory)
-        self._calls: deque[Call] = deque()
+        self._calls: deque[InFlightCall] = deque()
         self._last: ServerConnection | None = None
         #: The server of the last call; None if it was not found.
         self._reaching: Address | None = None
@@ -125,7 +125,7 @@ class Connection:
         server = None
         if address is not None and not self._outages.is_left_alone(address):
             server = self._servers.known(address)
-        self._calls.append(Call(command, server, sent=server is not None))
+        self._calls.append(InFlightCall(command, server, sent=server is not None))
         if server is None:
             return
         try:
@@ -204,7 +204,7 @@ class Connection:
 
     # -- sending and reading -------------------------------------------------------------------
 
-    def _read(self, call: Call) -> Any:
+    def _read(self, call: InFlightCall) -> Any:
         server = call.server or self._reach(call)
         try:
             # Other calls wait behind this one: it gets less time than a connection allows.
@@ -220,7 +220,7 @@ class Connection:
         except (RedisError, OSError) as error:
             raise map_error(error, sent=True) from error
 
-    def _reach(self, call: Call) -> ServerConnection:
+    def _reach(self, call: InFlightCall) -> ServerConnection:
         """Connect to the server of a call, and send the unsent calls for that server in order."""
         self._reaching = None
         self._reaching = self._factory.locate(call.command.key)
@@ -241,7 +241,7 @@ class Connection:
                     raise map_error(error, sent=True) from error
         return server
 
-    def _follow(self, call: Call, error: ClusterMovingError) -> Any:
+    def _follow(self, call: InFlightCall, error: ClusterMovingError) -> Any:
         """Make a redirected call at the right node, unless it is a wait: the next wait does as well."""
         if call.server is not None:
             self._factory.failed(error, call.server.address)
@@ -256,7 +256,7 @@ class Connection:
     def _write(self, server: ServerConnection, command: Command[Any]) -> None:
         server.connection.send_packed_command([command.packed()])
 
-    def _answered(self, call: Call) -> None:
+    def _answered(self, call: InFlightCall) -> None:
         assert call.server is not None
         self._last = call.server
         self._recent.note(call.command, call.server)

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from qworker.engine.command import Command
     from qworker.store.connections import ServerConnection
 
-__all__ = ["Call"]
+__all__ = ["InFlightCall"]
 
 
-class Call(msgspec.Struct):
+class InFlightCall(msgspec.Struct):
     """A command in flight. `server`: the connection over which its reply comes, None until it is sent (again).
 
     `lost`: it was sent over a connection that broke, so it may have run, whatever a repetition says.

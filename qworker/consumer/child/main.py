@@ -128,7 +128,7 @@ def _watch_control(
             try:
                 leaks.check()
             except Exception as error:  # noqa: BLE001 - without this thread the child would not stop
-                _log.error("leftovers_not_seen", error=name_of(error))
+                _log.error("leaks_not_checked", error=name_of(error))
             continue
         except OSError:
             word = b""

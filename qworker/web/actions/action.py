@@ -79,7 +79,7 @@ def act(action: Action, doing: Doing) -> tuple[str, Done]:
     try:
         if queue and not namespace.queues.look_up([queue]):
             raise InvalidOptionError(
-                "queue", f"no such queue: {queue!r}", "it may have been removed"
+                "queue", f"{queue!r} does not exist", "it may have been removed"
             )
         done = action.run(doing)
     except QworkerError as error:

@@ -50,7 +50,7 @@ def _schedule(doing: Doing) -> tuple[QueueKeys, str]:
     if name not in read_schedules(doing.namespace.client.execute, keys):
         raise InvalidOptionError(
             "schedule",
-            f"no such schedule of {queue}: {ascii(name)[:80]}",
+            f"{ascii(name)[:80]} is not in queue {queue!r}",
             "it may have been removed",
         )
     return keys, name

@@ -66,7 +66,7 @@ def _alive(doing: Doing) -> Worker:
     for worker in read_workers(namespace, namespace.now_ms()):
         if worker.name == name and not worker.is_gone:
             return worker
-    raise InvalidOptionError("worker", f"no such worker: {ascii(name)[:80]}", "it may have ended")
+    raise InvalidOptionError("worker", f"{ascii(name)[:80]} is not running", "it may have ended")
 
 
 def _path(worker: str) -> str:

@@ -348,7 +348,7 @@ def test_what_is_gone_is_said_to_be(shop: Shop) -> None:
         await here.sees("Pause queue emails?")
         shop.queue("emails").remove()
         await here.press("a")
-        await here.sees("no such queue: 'emails'")
+        await here.sees("'emails' does not exist")
         await here.press("4")
         await here.sees("1 orders")
         await here.press("enter")

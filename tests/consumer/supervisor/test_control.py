@@ -116,7 +116,7 @@ def test_a_number_of_processes_that_cannot_be_had_is_refused(arguments: dict[str
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nobody", "+1"], "no such worker: 'nobody'"),
+        (["nobody", "+1"], "'nobody' is not running"),
         (["w", "++1"], "'++1' is not a number"),
         (["w", "x"], "'x' is not a number"),
         (["w", "9999999"], "'9999999' is not a number"),

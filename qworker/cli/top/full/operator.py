@@ -194,7 +194,7 @@ class Operator:
     ) -> str:
         def act() -> str:
             if not self._namespace.queues.look_up([queue]):
-                raise InvalidOptionError("queue", f"no such queue: {queue!r}", "it was removed")
+                raise InvalidOptionError("queue", f"{queue!r} does not exist", "it was removed")
             ref = self._namespace.queues.ref(queue)
             inspection = self._namespace.client.run(change_pauses(ref, close=close, reopen=reopen))
             return PAUSES.get(inspection.paused, inspection.paused)
