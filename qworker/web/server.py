@@ -42,7 +42,7 @@ def check_options(options: WebOptions) -> None:
     check_installed(*_PACKAGES)
     if options.authorize is None and not _is_loopback(options.host):
         raise InvalidOptionError(
-            "web-host",
+            "host",
             f"{options.host} can be reached from other hosts, and has no users and rights",
             "pass --authorize MODULE:FUNCTION (docs/guides/web.md), or listen on 127.0.0.1 and use an SSH tunnel",
         )
@@ -153,7 +153,7 @@ def _listen(options: WebOptions) -> socket.socket:
         return socket.create_server(address[:2], family=family, backlog=128)
     except OSError as error:
         raise InvalidOptionError(
-            "web-port",
+            "port",
             f"cannot listen on {host} port {options.port}: {error.strerror or error}",
             "stop what listens there, or choose another port",
         ) from error
