@@ -87,7 +87,7 @@ def command(
     """Write users with the rights that each kind of process needs, for the server's aclfile.
 
     The rights are read from the scripts. Nothing is changed on the server. Without --passwords the users cannot log in
-    until they have one: ACL SETUSER NAME '>PASSWORD'. qworker run carries a reaper: its user needs consumer+daemon, or
+    until they have one: ACL SETUSER NAME '>PASSWORD'. qworker run includes a reaper: its user needs consumer+daemon, or
     consumer with --no-reaper, and producer if its handlers send.
     """
     from qworker.wire.names import check_queue

@@ -65,7 +65,7 @@ def list_groups(session: Session, queue: str | None, limit: int) -> Output:
 def show(session: Session, group_id: str, queue: str | None) -> Output:
     """Show a group of calls: its state, how many calls it waits for, and which are dead letters.
 
-    Also calls that wait in an outbox, since their queue does not take them.
+    Also shows calls that wait in an outbox because their queue refuses them.
     """
     from qworker.client.inspect.group_calls import read_calls
     from qworker.client.unsent import unsent_calls

@@ -92,7 +92,7 @@ class RunOptions(Options):
     metrics_host: Annotated[str, METRICS_HOST] = "127.0.0.1"
     metrics_port: Annotated[int, METRICS_PORT] = 9464
     metrics_queues: Annotated[int, METRICS_QUEUES] = 1000
-    reaper: Annotated[bool, FlagKind("carry a reaper")] = True
+    reaper: Annotated[bool, FlagKind("include a reaper")] = True
     visibility: Annotated[
         Duration | None,
         DurationKind(

@@ -147,7 +147,7 @@ class SendOptions(Options):
     priority: Annotated[int, IntegerKind("9 is received first", maximum=9, zero="the lowest")] = 0
     unique: Annotated[
         str | None,
-        KeyKind("keeps out other messages with this key", none="no key"),
+        KeyKind("key that keeps out other messages with the same key", none="no key"),
     ] = None
     unique_until: Annotated[
         str,
@@ -166,7 +166,7 @@ class SendOptions(Options):
         DurationKind(
             "delay during which a later message with this unique key replaces the message and restarts the delay",
             minimum_ms=1,
-            none="it is not replaced",
+            none="messages are not replaced",
         ),
     ] = None
     debounce_max: Annotated[
@@ -179,10 +179,10 @@ class SendOptions(Options):
     ] = None
     group: Annotated[
         str | None,
-        GroupKind("takes turns with other groups, and has the limits of its name", none="no group"),
+        GroupKind("group of the message: groups take turns, and can have limits", none="no group"),
     ] = None
     ordered: Annotated[
-        bool, FlagKind("messages of its group run one at a time, in order, retries included")
+        bool, FlagKind("run messages of the group one at a time, in order, retries included")
     ] = False
     max_receives: Annotated[
         int | None,
@@ -210,7 +210,7 @@ class SendOptions(Options):
         ),
     ] = None
     replicas: Annotated[
-        int, IntegerKind("replicas that must have it", maximum=100, zero="not waited for")
+        int, IntegerKind("replicas that must have stored it", maximum=100, zero="none")
     ] = 0
     within: Annotated[
         Duration,

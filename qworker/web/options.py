@@ -56,7 +56,7 @@ class WebOptions(Options):
 
     host: Annotated[
         str,
-        NameKind("address to listen on; other than loopback, it needs authorize", rule=_check_host),
+        NameKind("address to listen on; any but loopback needs authorize", rule=_check_host),
     ] = "127.0.0.1"
     port: Annotated[int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")] = (
         9470

@@ -30,7 +30,30 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str
     return commands
 
 
+def help_of(path: tuple[str, ...]) -> str:
+    command: click.Command = cli
+    context = click.Context(command, info_name="qworker", terminal_width=80)
+    for name in path:
+        assert isinstance(command, click.Group)
+        child = command.get_command(context, name)
+        assert child is not None
+        command = child
+        context = click.Context(command, info_name=name, parent=context, terminal_width=80)
+    return command.get_help(context)
+
+
 # -- help --------------------------------------------------------------------------------------
+
+
+def test_help_fits_into_80_columns():
+    """Examples too, which are printed as they are written."""
+    wide = {
+        (path, line)
+        for path in leaves(cli)
+        for line in help_of(path).splitlines()
+        if len(line) > 80
+    }
+    assert wide == set()
 
 
 def test_help_lists_every_verb_with_a_line(bare):

@@ -63,12 +63,12 @@ _call_options: Final = stacked(
     click.option(
         "--in-flight",
         is_flag=True,
-        help="Also messages that a worker has taken; stop all workers first.",
+        help="Also import messages that a worker has taken; stop all workers first.",
     ),
     click.option(
         "--drop-callbacks",
         is_flag=True,
-        help="Also messages with callbacks, chains, chords or repetitions, which are dropped.",
+        help="Also import messages with callbacks, chains, chords or repetitions, without these.",
     ),
 )
 
@@ -79,7 +79,7 @@ def command() -> None:
 
     Each message is copied, then deleted from the other system. If this is interrupted, run it again: nothing is lost
     or moved twice. Stop the consumers of the other system first. Messages that cannot be moved stay there and are
-    listed; the exit code is 3 then.
+    listed; the exit code is then 3.
     """
 
 

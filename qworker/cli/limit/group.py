@@ -74,14 +74,21 @@ def list_all(session: Session, queue: str | None) -> Output:
 @click.argument("queue", type=QUEUE)
 @click.argument("name")
 @click.option(
-    "--concurrency", type=int, metavar="N", help="Messages that run at a time; 0 removes it."
+    "--concurrency",
+    type=int,
+    metavar="N",
+    help="Messages that run at a time; 0 removes this limit.",
 )
-@click.option("--rate", help="Messages that start in a time, such as 100/s or 5/10m; 0 removes it.")
+@click.option(
+    "--rate",
+    metavar="RATE",
+    help="Messages that start per unit of time: 100/s, 5/10m; 0 removes this limit.",
+)
 @click.option(
     "--burst",
     type=int,
     metavar="N",
-    help="Messages of the rate that may start at once; default: those of 100 ms.",
+    help="Messages of the rate that may start at once; default: as many as in 100 ms.",
 )
 @click.option(
     "--weight", type=float, metavar="N", help="Share of the turns, 0.01 to 100; default 1."
@@ -90,7 +97,7 @@ def list_all(session: Session, queue: str | None) -> Output:
     "--max-waiting",
     type=int,
     metavar="N",
-    help="Refuse sends of a group with more waiting; 0 removes it.",
+    help="Maximum number of waiting messages of a group, refusing further sends; 0 removes this limit.",
 )
 @click.option(
     "--with",
@@ -98,14 +105,14 @@ def list_all(session: Session, queue: str | None) -> Output:
     type=QUEUE,
     multiple=True,
     metavar="QUEUE",
-    help="Concurrency and rate of a parent (acme/) hold over this queue and QUEUE together; repeatable.",
+    help="Apply concurrency and rate of a parent (acme/) to this queue and QUEUE together; repeatable.",
 )
 @json_option
 @click.pass_obj
 def set_one(
     session: Session, /, queue: str, name: str, with_queues: tuple[str, ...], **options: Any
 ) -> Output:
-    """Set limits of a queue, for messages that start from now on; others of the same NAME stay as they are.
+    """Set limits of a queue, for messages that start from now on; other limits with this NAME stay.
 
     A more specific name takes precedence over a general one, limit by limit. All workers apply them at once.
     """
@@ -136,7 +143,7 @@ def set_one(
 def show(session: Session, queue: str, name: str | None) -> Output:
     """Show how much of the limits of a queue is used: what runs and waits, and when the next one may start.
 
-    NAME: only that limit. Looks at about 1,000 groups of each shard.
+    With NAME, shows only that limit. Reads about 1,000 groups of each shard.
     """
     from qworker.client.manage.limit_load import limit_loads
     from qworker.errors import InvalidOptionError
@@ -163,7 +170,7 @@ def show(session: Session, queue: str, name: str | None) -> Output:
 @json_option
 @click.pass_obj
 def remove(session: Session, queue: str, name: str) -> Output:
-    """Remove the limits of a NAME."""
+    """Remove the limits with this NAME."""
     from qworker.client.manage.limits import remove_limit
 
     removed = session.client.run(remove_limit(session.queues.get(queue).ref, name))

@@ -105,7 +105,7 @@ def scan(
     """List the messages of a queue in pages; --json prints a document per page.
 
     A message that moves during the scan may be listed twice. With --cursor, the next cursor is printed last (in JSON as
-    `cursor`); it is 0 after the last page. A key of another type is named and passed over; the exit code is 1 then.
+    `cursor`); it is 0 after the last page. A key of the wrong type is reported and skipped; the exit code is then 1.
     """
     from qworker.cli.message.bodies import message_document, stored_line
 

@@ -28,8 +28,8 @@ __all__ = ["command"]
 
 _EXAMPLES = """\b
 Examples:
-  qworker spark archive --out lake                    until Ctrl-C or SIGTERM
-  qworker spark archive --out lake --once             current events, as from cron
+  qworker spark archive --out lake             until Ctrl-C or SIGTERM
+  qworker spark archive --out lake --once      current events, from cron
 """
 
 

@@ -27,10 +27,10 @@ __all__ = ["command"]
 
 _EXAMPLES = """\b
 Examples:
-  qworker spark audit                                   the live journal, and Redis
-  qworker spark audit --archive lake --live             the archive, and what came after it
+  qworker spark audit                          the live journal, and Redis
+  qworker spark audit --archive lake --live    the archive, and later events
   qworker spark audit --archive lake --since 24h --json
-  qworker spark audit --archive lake --live --incremental   daily: new events, and messages that were open
+  qworker spark audit --archive lake --live --incremental    daily, from cron
 """
 _WORDS: Final = {
     "lost": "accepted, without an end, and not in Redis",

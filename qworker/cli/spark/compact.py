@@ -18,8 +18,8 @@ __all__ = ["command"]
 _EXAMPLES = """\b
 Examples:
   qworker spark compact --archive lake
-  qworker spark compact --archive lake --before 2031-05-04     earlier days only
-  qworker spark compact --archive lake --keep 90d              and delete older days
+  qworker spark compact --archive lake --before 2031-05-04    earlier days
+  qworker spark compact --archive lake --keep 90d     and delete older days
 """
 
 

@@ -27,7 +27,7 @@ Examples:
 def command(session: Session, archive: str) -> Output:
     """Make an archive that an earlier version wrote a Delta table of this namespace, in place. Needs no Java.
 
-    Stop its archiver first. No file is rewritten; killed at any moment, run it again.
+    Stop its archiver first. No file is rewritten; if it is killed, run it again.
     """
     from qworker.pipeline.jobs.convert import convert
     from qworker.pipeline.jobs.lake import Lake

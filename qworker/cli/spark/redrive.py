@@ -29,7 +29,8 @@ __all__ = ["command"]
 _EXAMPLES = """\b
 Examples:
   qworker spark redrive --where "error_class like '%Timeout%'" --dry-run
-  qworker spark redrive --where "task = 'send_email' and died_ts > now() - interval 1 day" --rate 500/s
+  qworker spark redrive --where "task = 'send_email'" --rate 500/s
+  qworker spark redrive --where "died_ts > now() - interval 1 day"
   qworker spark redrive --queue emails --where true --yes
 """
 

@@ -31,8 +31,8 @@ __all__ = ["command"]
 _EXAMPLES = """\b
 Examples:
   qworker spark report --out report.html
-  qworker spark report --archive lake --since 7d --out week.html --json > week.json
-  qworker spark report --archive lake --incremental    daily: reads what the archive got since the last one
+  qworker spark report --archive lake --since 7d --out week.html
+  qworker spark report --archive lake --incremental    daily, from cron
   qworker spark report --target emails=5s --target reports=10m --target 30s
 """
 

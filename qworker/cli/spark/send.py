@@ -29,8 +29,10 @@ __all__ = ["command"]
 
 _EXAMPLES = """\b
 Examples:
-  qworker spark send users.parquet --queue emails --task send_email --write-id users-42
-  qworker spark send 'orders/*.csv' --queue orders --schema 'id INT, total DOUBLE' --id id
+  qworker spark send users.parquet --queue emails --task send_email
+  qworker spark send users.parquet --queue emails --write-id users-42
+  qworker spark send orders.csv --queue orders --id id \\
+      --schema 'id INT, total DOUBLE'
   qworker spark send events.jsonl --queue events --max-queue-length 100000
 """
 _POLL_S: Final = 0.3
@@ -46,7 +48,10 @@ _UNREADABLE: Final = ("MALFORMED_", "FAILED_READ_FILE", "CANNOT_PARSE", "CANNOT_
     "--body", metavar="COLUMN", help="Column with the body. [default: a JSON object of all]"
 )
 @click.option(
-    "--id", "row_id", metavar="COLUMN", help="Column that names a row, which is sent once in 24 h."
+    "--id",
+    "row_id",
+    metavar="COLUMN",
+    help="Column with the id of a row, which is sent once in 24 h.",
 )
 @click.option(
     "--format", "form", metavar="parquet|csv|jsonl", help="Format. [default: by the file name]"

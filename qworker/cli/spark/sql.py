@@ -22,10 +22,11 @@ __all__ = ["command"]
 
 _EXAMPLES = """\b
 Examples:
-  qworker spark sql "select queue, ready, oldest_ready_age_ms from queues order by ready desc"
+  qworker spark sql "select queue, ready from queues order by ready desc"
   qworker spark sql "select reason, count(*) from dead group by reason"
-  qworker spark sql --archive lake "select day, count(*) from archive group by day order by day"
-  qworker spark sql --csv "select * from journal where event = 'dead'" > dead.csv
+  qworker spark sql --archive lake \\
+      "select day, count(*) from archive group by day order by day"
+  qworker spark sql --csv "select * from journal where event = 'dead'"
 """
 
 

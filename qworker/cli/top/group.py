@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 @click.command(cls=Verb)
 @click.option("--once", is_flag=True, help="Print one snapshot and exit.")
-@click.option("--plain", is_flag=True, help="Only watch: without tables to choose from, and keys.")
+@click.option("--plain", is_flag=True, help="Only watch: no tables to choose from, and no keys.")
 @click.option(
     "--every",
     default="1s",

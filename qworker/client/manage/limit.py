@@ -76,7 +76,9 @@ class Limit(Options):
         int | None,
         IntegerKind("messages that run at a time", minimum=1, maximum=_MOST, none="no limit"),
     ] = None
-    rate: Annotated[str | None, RateKind("messages that start in a time", none="no limit")] = None
+    rate: Annotated[
+        str | None, RateKind("messages that start per unit of time", none="no limit")
+    ] = None
     burst: Annotated[
         int | None,
         IntegerKind(
