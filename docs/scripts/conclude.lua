@@ -149,9 +149,14 @@ end
 -- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
--- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`. The first receive
--- after that ends it.
+-- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`, since `limited_ms`. The
+-- first receive after that ends it.
 local limited_ms
+
+-- That time after a clock was set back to before the limit was met: the queue waits as long as it was asked to, not longer.
+local function set_back(until_ms, since, now)
+  return until_ms - math.max(0, (tonumber(since) or now) - now)
+end
 
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
@@ -1255,11 +1260,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.first = one.first + (seat - one.first) % SEATS + 1
   end
 
-  -- A group waits because a handler said so.
-  function it.wait_until(name, at_ms)
-    local one = it.record(name)
+  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
+  function it.wait_until(name, at_ms, now)
+    local one, seen = it.record(name), it.tags()
     one.wait_ms = math.max(one.wait_ms, at_ms)
     it.write(name)
+    if now > seen.at_ms then
+      seen.at_ms = now
+      redis.call('HSET', states, '@ms', text(now))
+    end
   end
 
   -- Place a member among those of its group. A retry of an ordered group goes to its head.
@@ -2365,11 +2374,11 @@ end
 
 -- Let receives wait; returns false where they cannot: while an operator has paused the sends alone.
 local function limit_queue(ms, now)
-  local mode = redis.call('HGET', meta, 'paused')
-  local until_ms = tonumber(string.match(mode or '', '^until (%d+)$'))
+  local found = redis.call('HMGET', meta, 'paused', 'limited_ms')
+  local mode, until_ms = found[1], tonumber(string.match(found[1] or '', '^until (%d+)$'))
   if mode and not until_ms then return mode ~= 'in' end
-  limited_ms = math.max(until_ms or 0, now + ms)
-  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms))
+  limited_ms = math.max(set_back(until_ms or 0, found[2], now), now + ms)
+  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms), 'limited_ms', text(now))
   return true
 end
 
@@ -2421,7 +2430,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       other.b = '1'
       local name = has_groups and group_of(item)
       if name then
-        groups().wait_until(name, now + other.delay_ms)
+        groups().wait_until(name, now + other.delay_ms, now)
         -- The suspects do not wait for groups: one waits among the delayed messages.
         if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then

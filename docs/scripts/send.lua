@@ -1161,11 +1161,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.first = one.first + (seat - one.first) % SEATS + 1
   end
 
-  -- A group waits because a handler said so.
-  function it.wait_until(name, at_ms)
-    local one = it.record(name)
+  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
+  function it.wait_until(name, at_ms, now)
+    local one, seen = it.record(name), it.tags()
     one.wait_ms = math.max(one.wait_ms, at_ms)
     it.write(name)
+    if now > seen.at_ms then
+      seen.at_ms = now
+      redis.call('HSET', states, '@ms', text(now))
+    end
   end
 
   -- Place a member among those of its group. A retry of an ordered group goes to its head.

@@ -673,9 +673,14 @@ end
 -- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
--- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`. The first receive
--- after that ends it.
+-- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`, since `limited_ms`. The
+-- first receive after that ends it.
 local limited_ms
+
+-- That time after a clock was set back to before the limit was met: the queue waits as long as it was asked to, not longer.
+local function set_back(until_ms, since, now)
+  return until_ms - math.max(0, (tonumber(since) or now) - now)
+end
 
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()
@@ -1680,11 +1685,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.first = one.first + (seat - one.first) % SEATS + 1
   end
 
-  -- A group waits because a handler said so.
-  function it.wait_until(name, at_ms)
-    local one = it.record(name)
+  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
+  function it.wait_until(name, at_ms, now)
+    local one, seen = it.record(name), it.tags()
     one.wait_ms = math.max(one.wait_ms, at_ms)
     it.write(name)
+    if now > seen.at_ms then
+      seen.at_ms = now
+      redis.call('HSET', states, '@ms', text(now))
+    end
   end
 
   -- Place a member among those of its group. A retry of an ordered group goes to its head.
@@ -1973,17 +1982,36 @@ end
 
 more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
+  local MOST_BACK = 1000 -- groups that a call looks at when the clock was set back
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
+  local put = {}
+  function it.put_later(name, at_ms)
+    put[name] = true
+    redis.call('ZADD', later, text(at_ms), name)
+  end
+
+  -- The clock was set back by `back_ms`: those that wait the longest, whose times are nearer by as much. Of more than
+  -- MOST_BACK the rest follows in later calls, and some of them wait less than they were told to.
+  local function set_back(now, back_ms)
+    local far = redis.call('ZRANGE', later, 0, MOST_BACK - 1, 'REV')
+    it.read_many(far)
+    for _, name in ipairs(far) do
+      local one = it.record(name)
+      if one.wait_ms > now then one.wait_ms = math.max(now, one.wait_ms - back_ms) end
+    end
+    return far
+  end
+
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
-  -- rates are computed anew.
+  -- waits and rates are computed anew.
   function it.come_back(now)
     local due = redis.call('ZRANGE', later, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 100)
     local seen = it.tags()
     if now + 1000 < seen.at_ms then
-      local far = redis.call('ZRANGE', later, 0, 99, 'REV')
+      local far = set_back(now, seen.at_ms - now)
       for _, name in ipairs(far) do due[#due + 1] = name end
-      if #far < 100 then seen.at_ms = now end
+      if #far < MOST_BACK then seen.at_ms = now end
     else
       seen.at_ms = now
     end
@@ -1992,8 +2020,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.read_many(due)
     it.begin()
     for _, name in ipairs(due) do
-      it.waits(name, now)
-      if string.sub(name, -1) == '/' then
+      local until_ms = it.waits(name, now)
+      if until_ms then
+        it.put_later(name, until_ms)
+        it.write(name)
+      elseif string.sub(name, -1) == '/' then
         take_turn(name, it.is_open(name) and it.first_child(name))
         it.write(name)
       else
@@ -2005,12 +2036,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   function it.next_later()
     return tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
-  end
-
-  local put = {}
-  function it.put_later(name, at_ms)
-    put[name] = true
-    redis.call('ZADD', later, text(at_ms), name)
   end
 
   local FEW = 16
@@ -2929,11 +2954,11 @@ end
 
 -- Let receives wait; returns false where they cannot: while an operator has paused the sends alone.
 local function limit_queue(ms, now)
-  local mode = redis.call('HGET', meta, 'paused')
-  local until_ms = tonumber(string.match(mode or '', '^until (%d+)$'))
+  local found = redis.call('HMGET', meta, 'paused', 'limited_ms')
+  local mode, until_ms = found[1], tonumber(string.match(found[1] or '', '^until (%d+)$'))
   if mode and not until_ms then return mode ~= 'in' end
-  limited_ms = math.max(until_ms or 0, now + ms)
-  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms))
+  limited_ms = math.max(set_back(until_ms or 0, found[2], now), now + ms)
+  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms), 'limited_ms', text(now))
   return true
 end
 
@@ -2985,7 +3010,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       other.b = '1'
       local name = has_groups and group_of(item)
       if name then
-        groups().wait_until(name, now + other.delay_ms)
+        groups().wait_until(name, now + other.delay_ms, now)
         -- The suspects do not wait for groups: one waits among the delayed messages.
         if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then
@@ -3797,8 +3822,15 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   if limited_ms then
-    if limited_ms > now then return {}, 0, 0, limited_ms - now, 0 end
-    redis.call('HDEL', meta, 'paused')
+    if limited_ms > now then
+      local until_ms = set_back(limited_ms, redis.call('HGET', meta, 'limited_ms'), now)
+      if until_ms < limited_ms then
+        limited_ms = until_ms
+        redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms), 'limited_ms', text(now))
+      end
+      return {}, 0, 0, math.max(1, limited_ms - now), 0
+    end
+    redis.call('HDEL', meta, 'paused', 'limited_ms')
   end
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -24,6 +25,8 @@ from tests.lua.drive import NOW, Drive
 
 #: How long rates are watched; 60 for a minute.
 SECONDS = int(os.environ.get("QWORKER_RATE_SECONDS", "20"))
+
+HOUR_MS = 3_600_000
 
 
 class World:
@@ -133,6 +136,48 @@ def test_a_slot_that_was_given_up_rests_before_another_queue_has_it(worlds: Any)
     while world.balance():
         pass
     assert world.receive(other) == 2
+
+
+def test_slots_move_while_a_clock_is_behind_the_shares(worlds: Any) -> None:
+    """Shares of before it was set back, by an hour: what one queue gives up does not stay idle until then."""
+    world = worlds(2)
+    world.limit(concurrency=3)
+    _, other = world.drives
+    _write_an_hour_ahead(world)
+    world.send(other, 5)
+    assert world.receive(other) == 1
+    resting = Balancer(world.namespace)
+    for _ in range(4):
+        world.balance(resting)
+    assert world.receive(other) == 2
+
+
+def _write_an_hour_ahead(world: Any) -> None:
+    """Give all shares versions of an hour later, where they are allotted and where they hold."""
+    redis, key = world.drives[0].redis, f"{world.namespace}:limits"
+    for field, words in redis.hgetall(key).items():
+        if b"\n" in field:
+            version, *rest = words.split()
+            redis.hset(key, field, b" ".join([b"%d" % (int(version) + HOUR_MS), *rest]))
+    for drive in world.drives:
+        words = drive.redis.hget(drive.keys.limits, "api/").decode()
+        ahead = re.sub(r"s=(\d+)", lambda found: f"s={int(found[1]) + HOUR_MS}", words)
+        drive.redis.hset(drive.keys.limits, "api/", ahead)
+
+
+def test_shards_take_turns_after_a_clock_was_set_back() -> None:
+    """With fewer slots than shards; and a rate is measured anew."""
+    divider, has = Divider(), dict[str, tuple[int | None, int]]()
+    began: dict[str, int] = {}
+    for at_ms in (*range(NOW, NOW + 4000, 250), *range(NOW - HOUR_MS, NOW - HOUR_MS + 8000, 250)):
+        started = dict.fromkeys("ab", at_ms // 100 % 10**6)
+        reports = {
+            name: Report(1, (has.get(name) or (0,))[0], 1, 50, started[name]) for name in "ab"
+        }
+        has = divider.divide(Limit(concurrency=1, rate="100/s"), reports, has, at_ms)
+        if at_ms < NOW and (name := next(name for name, (slots, _) in has.items() if slots)):
+            began[name] = began.get(name, 0) + 1
+    assert set(began) == {"a", "b"}
 
 
 @pytest.mark.parametrize(("slots", "turns"), [(1, 30), (3, 6), (2, 0)])

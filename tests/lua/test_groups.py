@@ -568,6 +568,30 @@ def test_no_group_starves_while_the_clock_goes_back(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
+@pytest.mark.parametrize("number", [2, 120])
+def test_waits_that_handlers_asked_for_are_no_longer_after_a_clock_was_set_back(
+    drive: Drive, number: int
+) -> None:
+    """As long as they were to last; and none hides a group that waits for its rate, however many they are."""
+    limit(drive, "rated", "r=10/1000 b=1")
+    put(drive, *[f"g{n}:m{n}" for n in range(number)])
+    get(drive, "L", number)
+    limited = Outcomes("L")
+    for n in range(number):
+        limited.limit(str(n + 1), 30_000)
+    later = NOW + 3_600_000
+    drive.settle(limited, at=later)
+    put(drive, "rated:a", "rated:b", "rated:c", at=later)
+    assert get(drive, "A", at=later) == ["a"]
+    assert get(drive, "B", 1, at=later) == []
+    batch = drive.receive("C", number, at=NOW)
+    assert (ids(batch.items), batch.hint_ms) == ([], 100)  # a burst
+    assert get(drive, "D", at=NOW + 100) == ["b"]
+    assert get(drive, "E", at=NOW + 200) == ["c"]
+    assert get(drive, "F", at=NOW + 29_999) == []
+    assert len(get(drive, "G", number, at=NOW + 30_000)) == min(number, 100)  # of a call
+
+
 def test_a_settle_takes_a_full_group_out_of_line(drive: Drive) -> None:
     """A group at its limit is not even looked at by receives."""
     put(drive, *[f"a:a{n}" for n in range(3)])

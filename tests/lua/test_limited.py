@@ -31,7 +31,7 @@ def test_message_comes_first_again_when_the_queue_has_waited(engine_drive: Drive
         assert (batch.items, batch.hint_ms) == ([], 1)
     assert drive.state("ready", "unacked", "meta") == {
         "ready": [own("a", receives=1, back_ms=NOW), own("b"), own("c")],
-        "meta": {"paused": f"until {NOW + 500}"},
+        "meta": {"paused": f"until {NOW + 500}", "limited_ms": f"{NOW}"},
     }
     assert drive.stats("released", "nacked") == {"released": 1}
     batch = drive.receive("O", 1, at=NOW + 500)
@@ -49,7 +49,7 @@ def test_several_wait_for_the_latest(drive: Drive) -> None:
     drive.settle(limit("2", ms=100), at=NOW + 1)
     state = drive.state("ready", "meta")
     assert [item.split()[1] for item in state["ready"]] == ["a", "b", "c"]
-    assert state["meta"] == {"paused": f"until {NOW + 500}"}
+    assert state["meta"] == {"paused": f"until {NOW + 500}", "limited_ms": f"{NOW + 1}"}
 
 
 def test_pauses_of_operators_go_before(drive: Drive) -> None:
@@ -71,6 +71,28 @@ def test_pauses_of_operators_go_before(drive: Drive) -> None:
     drive.run(configure(drive.keys, {"paused": ""}, now_ms=NOW))
     assert drive.state("wake")
     assert drive.receive("M", 1).items
+
+
+def test_queue_waits_no_longer_after_its_clock_was_set_back(drive: Drive) -> None:
+    """By minutes: as long as it was asked to, whether a receive notices that or another limit."""
+    drive.send("a", "b")
+    drive.receive("L", 2)
+    drive.settle(limit("1"))
+    back = NOW - 300_000
+    assert drive.receive("M", 1, at=back).hint_ms == 500
+    assert drive.receive("M", 1, at=back + 400).hint_ms == 100
+    drive.settle(limit("2", ms=200), at=back - 300_000)
+    assert drive.receive("N", 2, at=back - 300_000).hint_ms == 500
+    assert len(drive.receive("O", 2, at=back - 299_500).items) == 2
+    assert drive.state("meta") == {}
+
+
+def test_worker_that_polls_lets_a_receive_notice_that_the_clock_was_set_back(drive: Drive) -> None:
+    """It sees messages, so that it comes to receive."""
+    drive.send("a")
+    drive.redis.hset(drive.keys.meta, mapping={"paused": f"until {2**51}", "limited_ms": 2**50})
+    assert len(drive.run(poll([drive.keys])).available) == 1
+    assert drive.receive("L", 1).hint_ms == 2**50
 
 
 def test_worker_that_polls_sees_no_messages(drive: Drive) -> None:

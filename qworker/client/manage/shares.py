@@ -17,6 +17,8 @@ TURN_MS: Final = 2000
 REST_TURN_MS: Final = 10_000
 #: What a shard may start, of what it has started lately; its waiting messages are added.
 _HEADROOM: Final = 1.05
+#: What a shard has started is counted over this many ms at least.
+_SAMPLE_MS: Final = 500
 #: The part of a rate that shards without work have together: their first message starts at once.
 _IDLE: Final = WHOLE // 200
 
@@ -70,7 +72,8 @@ class Divider:
         if is_known and all(wants[shard] <= known[shard] for shard in reports):
             return known
         some_wait = sum(want > 0 for want in wants.values()) > total
-        if now_ms - self.turned_ms >= (TURN_MS if some_wait else REST_TURN_MS):
+        passed_ms = now_ms - self.turned_ms
+        if not 0 <= passed_ms < (TURN_MS if some_wait else REST_TURN_MS):  # < 0: a clock set back
             self.turned_ms = now_ms
             self.order = self.order[1:] + self.order[:1]
         return _filled(total, wants, self.order)
@@ -87,10 +90,10 @@ class Divider:
         for shard in able:
             report = reports[shard]
             started, since_ms = self._started.get(shard, (report.started, 0))
-            if now_ms - since_ms >= 500:
-                if since_ms and report.started >= started:
-                    passed_s = (now_ms - since_ms) / 1000
-                    self._per_s[shard] = (report.started - started) / passed_s
+            passed_ms = now_ms - since_ms
+            if not 0 <= passed_ms < _SAMPLE_MS:
+                if since_ms and passed_ms > 0 and report.started >= started:
+                    self._per_s[shard] = (report.started - started) / (passed_ms / 1000)
                 self._started[shard] = (report.started, now_ms)
             need = self._per_s.get(shard, 0.0) * _HEADROOM + report.waiting
             wants[shard] = min(WHOLE, int(need / per_s * WHOLE) + _IDLE // len(able))

@@ -39,7 +39,9 @@ local function poll(first)
   if attributes[1] == 'out' or attributes[1] == 'all' then return 0, 0 end
   local limited_ms = attributes[1] and tonumber(string.match(attributes[1], '^until (%d+)$'))
   if limited_ms then
-    if limited_ms > now_ms() then return 0, 0 end
+    local since_ms = tonumber(redis.call('HGET', meta, 'limited_ms')) or 0
+    -- A receive shortens the wait after a clock was set back.
+    if limited_ms > now_ms() and since_ms <= now_ms() then return 0, 0 end
   end
   local ready = 0
   for level = 0, 9 do

@@ -1,9 +1,14 @@
 -- The attributes of a queue that consumers and reapers read.
 
 local DEFAULT_MAX_RECEIVES = 5
--- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`. The first receive
--- after that ends it.
+-- Until when receives wait because a handler said that it was rate limited: `paused` is `until <ms>`, since `limited_ms`. The
+-- first receive after that ends it.
 local limited_ms
+
+-- That time after a clock was set back to before the limit was met: the queue waits as long as it was asked to, not longer.
+local function set_back(until_ms, since, now)
+  return until_ms - math.max(0, (tonumber(since) or now) - now)
+end
 
 -- Read the attributes; nil and a refusal if meta is not a HASH.
 local function read_attributes()

@@ -2,17 +2,36 @@
 
 more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
+  local MOST_BACK = 1000 -- groups that a call looks at when the clock was set back
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
+  local put = {}
+  function it.put_later(name, at_ms)
+    put[name] = true
+    redis.call('ZADD', later, text(at_ms), name)
+  end
+
+  -- The clock was set back by `back_ms`: those that wait the longest, whose times are nearer by as much. Of more than
+  -- MOST_BACK the rest follows in later calls, and some of them wait less than they were told to.
+  local function set_back(now, back_ms)
+    local far = redis.call('ZRANGE', later, 0, MOST_BACK - 1, 'REV')
+    it.read_many(far)
+    for _, name in ipairs(far) do
+      local one = it.record(name)
+      if one.wait_ms > now then one.wait_ms = math.max(now, one.wait_ms - back_ms) end
+    end
+    return far
+  end
+
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
-  -- rates are computed anew.
+  -- waits and rates are computed anew.
   function it.come_back(now)
     local due = redis.call('ZRANGE', later, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 100)
     local seen = it.tags()
     if now + 1000 < seen.at_ms then
-      local far = redis.call('ZRANGE', later, 0, 99, 'REV')
+      local far = set_back(now, seen.at_ms - now)
       for _, name in ipairs(far) do due[#due + 1] = name end
-      if #far < 100 then seen.at_ms = now end
+      if #far < MOST_BACK then seen.at_ms = now end
     else
       seen.at_ms = now
     end
@@ -21,8 +40,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.read_many(due)
     it.begin()
     for _, name in ipairs(due) do
-      it.waits(name, now)
-      if string.sub(name, -1) == '/' then
+      local until_ms = it.waits(name, now)
+      if until_ms then
+        it.put_later(name, until_ms)
+        it.write(name)
+      elseif string.sub(name, -1) == '/' then
         take_turn(name, it.is_open(name) and it.first_child(name))
         it.write(name)
       else
@@ -34,12 +56,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   function it.next_later()
     return tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
-  end
-
-  local put = {}
-  function it.put_later(name, at_ms)
-    put[name] = true
-    redis.call('ZADD', later, text(at_ms), name)
   end
 
   local FEW = 16

@@ -100,8 +100,15 @@ end
 local function receive(request, attributes, levels, now, amounts)
   if attributes.paused_out then return {}, 0, 0, -1, 0 end
   if limited_ms then
-    if limited_ms > now then return {}, 0, 0, limited_ms - now, 0 end
-    redis.call('HDEL', meta, 'paused')
+    if limited_ms > now then
+      local until_ms = set_back(limited_ms, redis.call('HGET', meta, 'limited_ms'), now)
+      if until_ms < limited_ms then
+        limited_ms = until_ms
+        redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms), 'limited_ms', text(now))
+      end
+      return {}, 0, 0, math.max(1, limited_ms - now), 0
+    end
+    redis.call('HDEL', meta, 'paused', 'limited_ms')
   end
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }

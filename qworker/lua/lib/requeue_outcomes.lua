@@ -41,11 +41,11 @@ end
 
 -- Let receives wait; returns false where they cannot: while an operator has paused the sends alone.
 local function limit_queue(ms, now)
-  local mode = redis.call('HGET', meta, 'paused')
-  local until_ms = tonumber(string.match(mode or '', '^until (%d+)$'))
+  local found = redis.call('HMGET', meta, 'paused', 'limited_ms')
+  local mode, until_ms = found[1], tonumber(string.match(found[1] or '', '^until (%d+)$'))
   if mode and not until_ms then return mode ~= 'in' end
-  limited_ms = math.max(until_ms or 0, now + ms)
-  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms))
+  limited_ms = math.max(set_back(until_ms or 0, found[2], now), now + ms)
+  redis.call('HSET', meta, 'paused', 'until ' .. text(limited_ms), 'limited_ms', text(now))
   return true
 end
 
@@ -97,7 +97,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       other.b = '1'
       local name = has_groups and group_of(item)
       if name then
-        groups().wait_until(name, now + other.delay_ms)
+        groups().wait_until(name, now + other.delay_ms, now)
         -- The suspects do not wait for groups: one waits among the delayed messages.
         if not is_suspect(message) then other.delay_ms = 0 end
       elseif limit_queue(other.delay_ms, now) then

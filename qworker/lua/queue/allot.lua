@@ -17,6 +17,9 @@
 --- include lib/checks.lua
 
 local MOST, NONE, WHOLE = 100, 1000000000000, 1000000 -- NONE: slots without a limit; parts above WHOLE are not known
+-- Versions are times, and may run a little ahead of the clock. One that is further ahead is of before the clock was set
+-- back; slots that wait for it would be idle until then.
+local SET_BACK_MS = 1000
 local limits, name, words = KEYS[1], ARGV[1], ARGV[2]
 local refused = broken({ limits, 'hash' })
 if refused then return refused end
@@ -45,7 +48,8 @@ for at = 4, #ARGV, 6 do
     one.version, one.held, one.part_held, one.changed = seen, math.max(one.held, used), WHOLE + 1, true
   elseif seen and seen == one.version and seen > 0 then
     one.part_held = one.part
-    if now >= one.version + rest_ms then one.held, one.known = used, true end
+    local age_ms = now - one.version
+    if age_ms >= rest_ms or age_ms < -SET_BACK_MS then one.held, one.known = used, true end
   end
   one.changed = one.changed or one.version == 0 or one.written_ms ~= changed_ms
   if one.drop then one.want_part = 0 end

@@ -52,6 +52,7 @@ end
 redis.call('HSETNX', meta, 'created_ms', text(now))
 redis.call('HSET', meta, 'modified_ms', text(now))
 local after = redis.call('HGET', meta, 'paused') or ''
+if after ~= before then redis.call('HDEL', meta, 'limited_ms') end
 local closed = before == 'out' or before == 'all' or string.find(before, '^until ')
 local opened = closed and after ~= 'out' and after ~= 'all'
 if opened then ring(wake, MAX_TOKENS) end
