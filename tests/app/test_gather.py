@@ -10,6 +10,7 @@ import pytest
 
 from qworker import (
     Cancellation,
+    Discard,
     InvalidNameError,
     InvalidOptionError,
     Keyring,
@@ -495,6 +496,33 @@ def test_a_gather_has_a_timeout(media: Media, kind: str) -> None:
     assert seen == [["Rendition", "ResultTimeoutError"]] * len(seen)
     assert len(seen) >= 2
     assert sorted(media.made) == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_a_gather_that_is_decided_early_has_not_timed_out(app: QWorker, returned: bool) -> None:
+    """A call that cannot succeed any more decides it: the others were not waited for, however long they may take."""
+
+    @app.task(queue="video", result="1h")
+    def ends() -> int:
+        raise Discard("no more")
+
+    @app.task(queue="video", result="1h")
+    def lasts() -> int:
+        return 1
+
+    @app.workflow
+    def publish(run: SyncRun) -> list[str]:
+        gather: Any = run.gather
+        options = {"policy": "successes", "timeout": "2h", "return_exceptions": returned}
+        try:
+            ended = gather([lasts.options(delay="1h").call(), ends.call()], **options)
+        except TaskEndedError as error:
+            ended = [error]
+        return [error.state for error in ended]
+
+    handle = publish.start()
+    drain(app, max_messages=3)
+    assert handle.result(0) == (["not waited for", "discarded"] if returned else ["discarded"])
 
 
 def test_a_gather_that_ends_in_time_does_not_wait(media: Media) -> None:

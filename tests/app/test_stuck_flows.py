@@ -14,6 +14,7 @@ from qworker import (
     Failure,
     QWorker,
     RateLimited,
+    ResultTimeoutError,
     Retry,
     Run,
     SyncRun,
@@ -120,7 +121,10 @@ def test_a_chain_of_groups_does_not_carry_more_than_its_steps(app: QWorker) -> N
 
 
 def test_what_groups_keep_expires(app: QWorker) -> None:
-    """celery#9797: results of a group stay in the backend after they were forgotten."""
+    """celery#9797: a process keeps a subscription for each result of its groups, also of those that it has forgotten.
+
+    Here no handle has one, and a wait until it ends; nor does anything stay in Redis.
+    """
 
     @app.task(result="1m", max_receives=1)
     def work(number: int) -> int:
@@ -141,8 +145,14 @@ def test_what_groups_keep_expires(app: QWorker) -> None:
         chain(work.call(1), work.then()).start(),
         gather.start(),
     ]
+    listener = app.client.listener
+    assert not listener._watches
+    for handle in handles:
+        with pytest.raises(ResultTimeoutError):
+            handle.result("10ms")
     drain(app, errors="collect")
     assert [handle.result(0) for handle in handles] == [2, 1, 2]
+    assert not listener._watches
     assert forever(app) == []
     with app.client.factory.redis(app.queue("default").keys.meta) as redis:
         values: Any = [*redis.scan_iter(match=app.queue("default").keys.join("*"))]
