@@ -81,6 +81,16 @@ def test_a_group_in_parts_continues_where_it_stopped(drive: Drive) -> None:
     assert sent(drive) == ["q1 g.0 ", "q1 g.1 ", "q1 g.2 "]
 
 
+def test_the_queues_of_all_parts_are_kept(drive: Drive) -> None:
+    """A cancel looks for the calls there, and for later steps of chains in the others."""
+    spec = spec_of(2, queues=["d"])
+    members = [structs.replace(spec.members[0], queue="c")]
+    start(drive, structs.replace(spec, members=spec.members[:1]))
+    start(drive, structs.replace(spec, first=1, members=members, queues=None), number=2)
+    listed = drive.redis.hget(drive.keys.join("g"), "@queues").decode()
+    assert sorted(listed.split()) == ["b", "c", "d"]
+
+
 def test_a_second_start_with_another_content_sends_nothing(drive: Drive) -> None:
     """The first one counts, and is returned."""
     start(drive, spec_of(1, start=b"one", keep=1000))
