@@ -28,7 +28,7 @@ from qworker import (
     TaskFailedError,
     current,
 )
-from qworker.testing import drain
+from qworker.testing import advance, drain
 
 
 @dataclass
@@ -441,6 +441,41 @@ def test_a_run_sleeps_without_a_worker(app: QWorker) -> None:
     assert other.result(0) == 1
     assert (calls.made, others.made) == (["a", "b"], ["c"])
     assert (drained.failed, drained.handled) == (0, 2)
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_run_that_is_woken_early_sleeps_for_the_rest(app: QWorker, kind: str) -> None:
+    """As by `qworker message enqueue`, however little is left; so does a wait that has a timeout."""
+    if kind == "sync":
+
+        @app.workflow(name="order")
+        def order(run: SyncRun) -> str:
+            run.sleep("1m")
+            return run.wait(Approval, timeout="1m").by
+
+    else:
+
+        @app.workflow(name="order")
+        async def aorder(run: Run) -> str:
+            await run.sleep("1m")
+            return (await run.wait(Approval, timeout="1m")).by
+
+    handle = app.tasks["order"].start()
+    queue = app.queue("default")
+    for state in ("sleeping", "waiting"):
+        drain(app, include_delayed=False)
+        before = handle.status()
+        assert before is not None
+        assert (before.state, queue.enqueue(handle.id)) == (state, [handle.id])
+        drain(app, include_delayed=False)
+        after = handle.status()
+        assert after is not None
+        assert (after.state, after.due_ms) == (state, before.due_ms)
+        if state == "sleeping":
+            advance(app, "1m")
+    handle.signal(Approval("ann"))
+    drain(app, include_delayed=False)
+    assert handle.result(0) == "ann"
 
 
 def test_a_run_waits_for_a_signal(app: QWorker) -> None:
