@@ -11,7 +11,8 @@ import pytest
 
 from qworker import Handle, QWorker, ResultTimeoutError, ResultUnknownError, chain, group
 from qworker.app.task import Task
-from qworker.client.results import feed, wait
+from qworker.client.plan import Plan
+from qworker.client.results import feed, searching, wait
 from qworker.testing import drain
 from tests.timing import DEADLINE_S
 
@@ -107,3 +108,23 @@ def test_what_has_not_come_to_its_last_message_is_not_unknown(app: QWorker, by_i
             next(reading, name)
     drain(app)
     assert waited.result(0) == 1
+
+
+def test_a_message_that_moves_during_each_search_is_not_unknown(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given back, or retried, where a search has been already: nothing is known of it then."""
+    one, _ = tasks(app)
+    handle, queue = one.start(1), app.queue("first")
+    missed = []
+
+    def moves(*_: object) -> Plan[None]:
+        queue.release(*queue.receive())
+        missed.append(1)
+        return
+        yield
+
+    monkeypatch.setattr(searching, "show", moves)
+    with pytest.raises(ResultTimeoutError):
+        handle.result("50ms")
+    assert missed

@@ -194,6 +194,17 @@ def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> 
     assert drive.run(signal_run(drive.keys, "s", "!x", b"\n1", known=True)) == b"\n1"
 
 
+def test_a_run_that_has_ended_is_not_signalled(drive: Drive) -> None:
+    """Its state would come to life again, without an end."""
+    drive.send("r", flags={"c": "1", "r": "1000"})
+    drive.receive("L")
+    start(drive, spec_of(1, then=None, run=("r", "!gather#1")), run=Waiting("r", "L", "0"))
+    drive.redis.zrem(drive.keys.runs, "r")
+    drive.redis.delete(drive.keys.run("r"))
+    count(drive, (0, OK))
+    assert drive.state("run:r", "joins") == {}
+
+
 def test_a_delivery_that_was_given_up_begins_no_group(engine_drive: Drive) -> None:
     """Its run may have ended: a group would begin for nothing, and the run would count as one that goes on."""
     drive = engine_drive

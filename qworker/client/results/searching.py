@@ -18,8 +18,8 @@ __all__ = ["Searches", "is_gone"]
 _MOST_S: Final = 300.0
 #: Messages of a queue (or shard) up to which a message is searched for.
 _SEARCHED: Final = 1000
-#: A message that moves may be missed by one walk.
-_WALKS: Final = 2
+#: A message that moves may be missed by a search, so it is repeated.
+_WALKS: Final = 5
 
 
 class Searches:
@@ -41,18 +41,35 @@ class Searches:
 def is_gone(queue: QueueRef, message_id: str) -> Plan[bool]:
     """Say whether a message is certainly not in the queue, nor will come.
 
-    False for a queue that is too long to search, over 1,000; for a later step of a chain, whose first one may be in any
-    queue; and for the callback of a group of calls that has not ended.
+    False for a queue that is too long to search, over 1,000, or in which something moved during each of five searches;
+    for a later step of a chain, whose first one may be in any queue; and for the callback of a group of calls that has
+    not ended.
     """
     if ChainEnd.of(queue, message_id) is not None:
         return False
     try:
+        before = yield from _counters(queue)
         for _ in range(_WALKS):
-            if (yield from _is_there(queue, message_id)):
+            if before is None or (yield from _is_there(queue, message_id)):
                 return False
+            after = yield from _counters(queue)
+            if after == before:
+                return True
+            before = after
     except AccessDeniedError:
-        return False  # the role `results` may not look into queues
-    return True
+        pass  # the role `results` may not look into queues
+    return False
+
+
+def _counters(queue: QueueRef) -> Plan[list[dict[str, int]] | None]:
+    """Read the counters of a queue, which change with each move of a message; None if it is too long to search."""
+    counters = []
+    for shard in (yield from queue.every_shard()):
+        seen: Inspection = yield inspect(shard.keys)
+        if seen.ready + seen.delayed + seen.dead + seen.unacked > _SEARCHED:
+            return None
+        counters.append(seen.stats)
+    return counters
 
 
 def _is_there(queue: QueueRef, message_id: str) -> Plan[bool]:
@@ -60,10 +77,6 @@ def _is_there(queue: QueueRef, message_id: str) -> Plan[bool]:
     if group is not None and group.is_open:
         return True
     for shard in (yield from queue.every_shard()):
-        inspection: Inspection = yield inspect(shard.keys)
-        waiting = inspection.ready + inspection.delayed + inspection.dead
-        if waiting + inspection.unacked > _SEARCHED:
-            return True
         if (yield from show(shard, message_id)) is not None:
             return True
     return False
