@@ -34,8 +34,9 @@ def cancel(
         answer = yield from cancel_open_group(queue, message_id)
         if answer is not None:
             return answer
-    elif group is not None and group.state == "ended":
-        # A cancel may have been interrupted before it came to all calls.
+        group = yield from call_group(queue, message_id)
+    if group is not None and group.state == "ended":
+        # Another cancel may be at work, or was interrupted before it came to all calls.
         done = yield from cancel_calls(queue, message_id)
         if done is not None and (done.cancelled or done.cancelling):
             return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED

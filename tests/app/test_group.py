@@ -28,9 +28,10 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
-from qworker.client import cancel_calls
+from qworker.client import cancel_calls, cancelling
 from qworker.client.cancel_calls import CancelledCalls
 from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.errors import OutOfMemoryError
 from qworker.testing import drain
 from tests.consumer.test_cancel import in_async_code
@@ -558,6 +559,26 @@ def test_an_interrupted_cancel_can_be_repeated(
     app.queue("calls").release(running)
     assert drain(app).handled == 0
     assert cancel() is Cancellation.CANCELLED
+
+
+def test_a_cancel_beside_another_one_says_what_still_runs(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of twenty clients, the one that ends the group is not the only one whose answer counts."""
+    square, total = tasks(app, "calls", "ends")
+    handle = group([square.call(1), square.call(2)]).then(total).start()
+    [running] = app.queue("calls").receive()
+    open_group = cancelling.cancel_open_group
+
+    def second(queue: QueueRef, group_id: str) -> Plan[Cancellation | None]:
+        other: Cancellation | None = yield from open_group(queue, group_id)
+        assert other is Cancellation.CANCELLING
+        return (yield from open_group(queue, group_id))
+
+    monkeypatch.setattr(cancelling, "cancel_open_group", second)
+    assert handle.cancel() is Cancellation.CANCELLING
+    app.queue("calls").release(running)
+    assert drain(app).handled == 0
 
 
 def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:
