@@ -12,10 +12,11 @@ from qworker.client.message import Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import message as commands
+from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError
 
-__all__ = ["Cancellation", "cancel", "leave_tombstone"]
+__all__ = ["Cancellation", "cancel", "leave_tombstone", "tombstone"]
 
 #: How long a cancelled message is dropped.
 _CANCEL_MS: Final = 7 * 24 * 3_600_000
@@ -74,7 +75,12 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
 
 def leave_tombstone(queue: QueueRef, message_id: str) -> Plan[None]:
     """Drop a message of this shard when it is next read, and stop its handler, without searching for it. O(log n)."""
-    yield commands.cancel(queue.keys, message_id, _CANCEL_MS)
+    yield tombstone(queue, message_id)
+
+
+def tombstone(queue: QueueRef, message_id: str) -> Command[int]:
+    """The command of `leave_tombstone`."""
+    return commands.cancel(queue.keys, message_id, _CANCEL_MS)
 
 
 def _ended(queue: QueueRef, message_id: str) -> Plan[Cancellation | None]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar, cast
 
 import msgspec
 
-from qworker.client.by_id import delete_waiting
-from qworker.client.calls import read_group
-from qworker.client.cancel import Cancellation, leave_tombstone
-from qworker.client.inspect.pages import END
-from qworker.client.inspect.scan import scan_page
+from qworker.client.cancel import Cancellation
+from qworker.client.cancel_messages import cancel_messages
 from qworker.client.inspect.walk import SortedSetWalk
-from qworker.client.plan import Plan
+from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.engine.calls import abandon
+from qworker.engine.command import Command, Together
 from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
@@ -25,12 +23,15 @@ from qworker.wire.names import check_message_id
 
 __all__ = ["CancelledCalls", "cancel_calls", "cancel_groups", "cancel_open_group"]
 
+T = TypeVar("T")
+
 #: Walks through the queues: a message that moves may be missed by one.
 _WALKS: Final = 3
-#: Groups per call, and messages per page of a scan.
+#: Groups per call, and per page of a walk.
 _GROUPS: Final = 100
 _PAGE: Final = 500
-_STATES: Final = ("ready", "delayed", "held", "unacked")
+#: Shards that are walked at a time, each in replies of up to 1 MiB.
+_SHARDS: Final = 8
 
 
 class CancelledCalls(msgspec.Struct, frozen=True):
@@ -53,12 +54,14 @@ def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
     """
     check_message_id(group_id)
     for shard in (yield from queue.every_shard()):
-        state = yield from read_group(shard.keys, group_id)
-        if state is not None:
-            before = sum(1 for words in state.words if words)
-            decided: bytes | None = yield raw("HGET", shard.keys.join(group_id), "@then")
-            if state.over_ms is not None and decided is not None:
-                return CancelledCalls(0, 0, len(state.words))
+        join = shard.keys.join(group_id)
+        words: list[bytes | None] = yield raw("HMGET", join, "@size", "@over", "@then", decode=list)
+        size, over, then = words
+        if size is not None:
+            if over is not None and then is not None:
+                return CancelledCalls(0, 0, int(size))
+            fields: list[bytes] = yield raw("HKEYS", join, decode=list)
+            before = sum(map(bytes.isdigit, fields))
             cancelled, cancelling = yield from cancel_groups(shard, [group_id])
             return CancelledCalls(cancelled, cancelling, before)
     return None
@@ -90,61 +93,71 @@ def cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int
     running: set[str] = set()
     for _ in range(_WALKS):
         before = len(cancelled)
-        for queue in (shard, *queues):
-            yield from _empty_outboxes(queue, prefixes, cancelled)
+        shards: list[QueueRef] = []
         for queue in queues:
-            yield from _cancel_in(queue, prefixes, cancelled, running)
+            shards += yield from queue.every_shard()
+        yield from _empty_outboxes(shard, shards, prefixes, cancelled)
+        walks = (_cancel_in(part, prefixes, cancelled, running) for part in shards)
+        for outcome in (yield from side_by_side(walks, _SHARDS)):
+            if isinstance(outcome, QworkerError):
+                raise outcome
         if len(cancelled) == before:
             break
     return len(cancelled), len(running - cancelled)
 
 
 def _cancel_in(
-    queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[str], running: set[str]
+    shard: QueueRef, prefixes: tuple[str, ...], cancelled: set[str], running: set[str]
 ) -> Plan[None]:
-    """End inner groups of a queue, delete the messages that wait, and ask for the end of those that run."""
-    for shard in (yield from queue.every_shard()):
-        walk = SortedSetWalk(shard.keys.joins, _PAGE)
-        inner: list[str] = []
-        while not walk.ended:
-            found = [member.decode() for member, _ in (yield from walk.page())]
-            inner += [name for name in found if name.startswith(prefixes)]
-        for first in range(0, len(inner), _GROUPS):
-            yield abandon(shard.keys, inner[first : first + _GROUPS], "cancelled")
-        waiting: list[str] = []
-        cursor = END
-        while True:
-            page = yield from scan_page(shard, cursor, *_STATES, count=_PAGE)
-            for message in page.items:
-                if not message.id.startswith(prefixes):
-                    continue
-                if message.state != "unacked":
-                    waiting.append(message.id)
-                elif message.id not in running:
-                    running.add(message.id)
-                    yield from leave_tombstone(shard, message.id)
-            cursor = page.cursor
-            if cursor == END:
-                break
-        cancelled.update((yield from delete_waiting(shard, waiting)))
+    """End inner groups of a shard, delete the messages that wait, and ask for the end of those that run."""
+    walk = SortedSetWalk(shard.keys.joins, _PAGE)
+    inner: list[str] = []
+    while not walk.ended:
+        found = [member.decode() for member, _ in (yield from walk.page())]
+        inner += [name for name in found if name.startswith(prefixes)]
+    for first in range(0, len(inner), _GROUPS):
+        yield abandon(shard.keys, inner[first : first + _GROUPS], "cancelled")
+    yield from cancel_messages(shard, prefixes, cancelled, running)
 
 
-def _empty_outboxes(queue: QueueRef, prefixes: tuple[str, ...], cancelled: set[str]) -> Plan[None]:
-    """Relay what is on its way, and take back what its destination refuses."""
-    for shard in (yield from queue.every_shard()):
+def _empty_outboxes(
+    home: QueueRef, shards: Sequence[QueueRef], prefixes: tuple[str, ...], cancelled: set[str]
+) -> Plan[None]:
+    """Relay what is on its way, and take back what its destination refuses. `home`: where the groups are counted."""
+    places = {shard.keys.queue: shard for shard in (home, *shards)}
+    named = yield from _all([destinations(place.keys) for place in places.values()])
+    lanes = [
+        (place, name) for place, names in zip(places.values(), named, strict=True) for name in names
+    ]
+    lengths = yield from _all(
+        [raw("XLEN", place.keys.outbox(name), decode=int) for place, name in lanes]
+    )
+    full = [lane for lane, length in zip(lanes, lengths, strict=True) if length]
+    for place in dict.fromkeys(place for place, _ in full):
         with suppress(QworkerError):
-            yield from relay(shard.namespace, shard.keys)
-        for name in (yield destinations(shard.keys)):
-            start = "-"
-            while start:
-                page: UnsentPage = yield unsent(shard.keys, name, start)
-                ours = {
-                    entry.entry: entry.message_id
-                    for entry in page.entries
-                    if entry.message_id.startswith(prefixes)
-                }
-                # One that a relay has stored meanwhile is found in its queue.
-                if ours:
-                    yield raw("XDEL", shard.keys.outbox(name), *ours, decode=int)
-                    cancelled.update(ours.values())
-                start = page.rest
+            # Each end that is counted at home would have its outboxes relayed again.
+            apart = frozenset({home.keys.queue})
+            yield from relay(place.namespace, place.keys, entries=_PAGE, apart=apart)
+    for place, name in full:
+        start = "-"
+        while start:
+            page: UnsentPage = yield unsent(place.keys, name, start)
+            ours = {
+                entry.entry: entry.message_id
+                for entry in page.entries
+                if entry.message_id.startswith(prefixes)
+            }
+            # One that a relay has stored meanwhile is found in its queue.
+            if ours:
+                yield raw("XDEL", place.keys.outbox(name), *ours, decode=int)
+                cancelled.update(ours.values())
+            start = page.rest
+
+
+def _all(commands: Sequence[Command[T]]) -> Plan[list[T]]:
+    """Execute commands in one trip, and raise the first error."""
+    replies: list[T | QworkerError] = (yield Together(commands)) if commands else []
+    for reply in replies:
+        if isinstance(reply, QworkerError):
+            raise reply
+    return cast(list[T], replies)

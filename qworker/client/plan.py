@@ -58,7 +58,9 @@ def run_plans(
 def side_by_side(
     plans: Iterable[Plan[T]], width: int
 ) -> Generator[Together, Any, list[T | QworkerError]]:
-    """Perform plans of commands side by side, `width` of them at a time: each trip has one command of each.
+    """Perform plans of commands side by side, `width` of them at a time: each trip has one step of each.
+
+    A step is a command, or a `Together`.
 
     Returns the result or the error of each. Raises errors of commands inside their plans, which may continue.
     """
@@ -70,23 +72,33 @@ def side_by_side(
         while True:
             for index, plan in islice(waiting, width - len(running)):
                 running[index], replies[index] = plan, None
-            commands: dict[int, Command[Any]] = {}
+            steps: dict[int, Command[Any] | Together] = {}
             for index, reply in replies.items():
                 plan = running[index]
                 try:
                     failed = isinstance(reply, QworkerError)
                     step = plan.throw(reply) if failed else plan.send(reply)
-                    assert isinstance(step, Command), step
-                    commands[index] = step
+                    assert isinstance(step, Command | Together), step
+                    steps[index] = step
                 except StopIteration as end:
                     outcomes[index] = end.value
                     del running[index]
                 except QworkerError as error:
                     outcomes[index] = error
                     del running[index]
-            if commands:
-                results = yield Together([*commands.values()])
-                replies = dict(zip(commands, results, strict=True))
+            if steps:
+                commands = [
+                    command
+                    for step in steps.values()
+                    for command in (step.commands if isinstance(step, Together) else (step,))
+                ]
+                results = iter((yield Together(commands)))
+                replies = {
+                    index: [next(results) for _ in step.commands]
+                    if isinstance(step, Together)
+                    else next(results)
+                    for index, step in steps.items()
+                }
             elif not replies:
                 return [outcomes[index] for index in sorted(outcomes)]
             else:

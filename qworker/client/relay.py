@@ -20,6 +20,7 @@ from qworker.engine.calls import Counted, End, Opening, begin_relayed, count_end
 from qworker.engine.command import Brief, Command
 from qworker.engine.index import announce
 from qworker.engine.outbox import (
+    PAGE,
     AnyEntry,
     Entry,
     Notice,
@@ -70,13 +71,15 @@ def relay(
     keys: QueueKeys,
     *,
     pages: int | None = None,
+    entries: int = PAGE,
     announced: dict[str, float] | None = None,
     depth: int = _DEPTH,
+    apart: frozenset[str] = frozenset(),
 ) -> Plan[dict[str, QworkerError]]:
-    """Relay all outboxes of a queue (or shard), of each up to `pages` of a hundred entries.
+    """Relay all outboxes of a queue (or shard), of each up to `pages` of `entries` (1-1,000).
 
     `announced`: when this relayer wrote each destination into the index of queues; it is kept up. `depth`: how far to
-    follow groups of calls, which have more to send where they begin and end.
+    follow groups of calls, which have more to send where they begin and end, but for those of the queues `apart`.
 
     Returns the error of each destination that does not take its entries: they wait. Raises that of the queue itself.
     """
@@ -86,14 +89,14 @@ def relay(
     for name in (yield destinations(keys)):
         # The first shard exists in any division of the queue, so a repetition finds what was stored before.
         target = QueueKeys(namespace, name)
-        page: Page = yield forward(keys, name)
+        page: Page = yield forward(keys, name, count=entries)
         done = 0
         while page.entries and done != pages:
             stored = yield from _store(target, page)
             done += 1
-            if stored.follows:
+            if stored.follows and name not in apart:
                 followed[name] = target
-            page = yield forward(keys, name, page.lane, stored.number)
+            page = yield forward(keys, name, page.lane, stored.number, count=entries)
             if stored.problem is not None:
                 failed[name] = stored.problem
                 break
@@ -104,7 +107,13 @@ def relay(
                 yield Brief(announce(namespace, [name]), index_write=True)
     for target in followed.values() if depth else ():
         failed |= yield from relay(
-            namespace, target, pages=pages, announced=announced, depth=depth - 1
+            namespace,
+            target,
+            pages=pages,
+            entries=entries,
+            announced=announced,
+            depth=depth - 1,
+            apart=apart,
         )
     return failed
 

@@ -16,6 +16,7 @@ from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
+    "PAGE",
     "AnyEntry",
     "Entry",
     "Notice",
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 #: Entries of one page: a call of `accept` stores as many.
-_PAGE: Final = 100
+PAGE: Final = 100
 #: Entries that are looked at in one call.
 _LOOKED_AT: Final = 500
 
@@ -123,7 +124,7 @@ def forward(
     lane: str = "",
     number: int = 0,
     *,
-    count: int = _PAGE,
+    count: int = PAGE,
     now_ms: int | None = None,
 ) -> Command[Page]:
     """Forget the entries of `lane` up to `number`, which the destination has stored, and read the next ones."""

@@ -483,6 +483,54 @@ def test_a_group_is_cancelled_with_all_of_its_calls(app: QWorker) -> None:
     assert queue.cancel_calls("none") is None
 
 
+def test_thousands_of_calls_are_cancelled_in_few_trips(app: QWorker) -> None:
+    """In whichever queues they wait, are due later or run, each is read once; messages between them stay."""
+    square, total = tasks(app, "calls", "ends")
+
+    @app.task(queue="more", result="1h")
+    def other(number: int) -> int:
+        return number
+
+    calls, more = app.queue("calls"), app.queue("more")
+    later = square.options(delay="1h")
+    members = [each.call(number) for number in range(1, 701) for each in (square, other, later)]
+    handle = group(members).then(total).start()
+    calls.receive(30)
+    for number in range(1, 21):
+        square.send(number)
+        other.send(number)
+    others = group([square.call(number) for number in range(1, 51)]).then(total).start()
+    steps: list[Any] = []
+    plan = counted(cancel_calls.cancel_calls(app.queue("ends").ref, handle.id), steps)
+    assert app.client.run(plan) == CancelledCalls(2070, 30, 0)
+    assert len(steps) < 100
+    assert app.queue("ends").calls()[0].id == others.id
+    assert len(calls.peek(1000)) == 70
+    assert len(more.peek(1000)) == 20
+    assert not calls.peek(state="delayed")
+    assert len(marks(app, "calls")) == 30
+    with pytest.raises(TaskEndedError, match="cancelled"):
+        handle.result(0)
+
+
+def counted(plan: Any, steps: list[Any]) -> Any:
+    """Note the steps of a plan, of which each is a trip."""
+    reply = None
+    try:
+        while True:
+            step = plan.send(reply)
+            steps.append(step)
+            reply = yield step
+    except StopIteration as end:
+        return end.value
+
+
+def marks(app: QWorker, queue: str) -> list[str]:
+    """The messages of a queue that are cancelled when they are next read."""
+    key = app.queue(queue).ref.keys.cancelled
+    return sorted(name.decode() for name in app.client.ask("ZRANGE", key, 0, -1))
+
+
 def test_a_decided_group_cannot_be_abandoned(app: QWorker) -> None:
     """Its callback gets the values nevertheless."""
     square, total = tasks(app, "calls", "ends")

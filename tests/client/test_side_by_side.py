@@ -1,4 +1,4 @@
-"""Plans that are performed side by side: one trip has a command of each."""
+"""Plans that are performed side by side: one trip has a step of each."""
 
 from __future__ import annotations
 
@@ -105,3 +105,22 @@ def test_a_server_that_is_away_fails_every_plan_after_one_wait(app: QWorker, way
         proxy.heal()
         assert ask(far, side_by_side([reads("k", 3)], 9), way) == [[None] * 3]
         far.close()
+
+
+def reads_together(keys: Sequence[str]) -> Plan[list[Any]]:
+    """Read keys in one step; what was read, or that it could not be."""
+    replies = yield Together([raw("GET", key) for key in keys])
+    return ["wrong" if isinstance(reply, QworkerError) else reply for reply in replies]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_step_of_several_commands_gets_their_replies(app: QWorker, way: str) -> None:
+    """In the trip of the other plans; an error among them is a reply."""
+    key = app.namespace
+    app.client.ask("MSET", key, "1", key + "b", "2")
+    app.client.ask("RPUSH", key + "l", "x")
+    plans = [reads_together([key, key + "l", key + "b"]), reads(key, 2), reads_together([])]
+    trips = list[int]()
+    answers = ask(app, counting(side_by_side(plans, 9), trips), way)
+    assert answers == [[b"1", "wrong", b"2"], [b"1", b"1"], []]
+    assert trips == [4, 1]

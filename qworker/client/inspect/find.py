@@ -14,7 +14,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.engine.message import ANYWHERE, spot
 from qworker.wire.numbers import score_ms
 
-__all__ = ["Found", "Search", "find_delayed", "scored"]
+__all__ = ["Found", "Search", "find_delayed", "id_of", "scored"]
 
 _PAGE: Final = 500
 
@@ -49,7 +49,7 @@ class Search:
         hits = [
             Found(message_id, item, spot(level, behind + at))
             for at, item in enumerate(items)
-            if (message_id := self._wanted.pop(_id_of(item), None)) is not None
+            if (message_id := self._wanted.pop(id_of(item), None)) is not None
         ]
         if walk.ended:
             self._walks.popleft()
@@ -72,7 +72,7 @@ def find_delayed(queue: QueueRef, ids: Iterable[str]) -> Plan[list[Found]]:
     hits: list[Found] = []
     while wanted and not walk.ended:
         for item, score in (yield from walk.page()):
-            if (message_id := wanted.pop(_id_of(item), None)) is not None:
+            if (message_id := wanted.pop(id_of(item), None)) is not None:
                 hits.append(Found(message_id, item, due_ms=score_ms(score)))
     return hits
 
@@ -88,6 +88,6 @@ def _by_bytes(ids: Iterable[str]) -> dict[bytes, str]:
     return {message_id.encode(): message_id for message_id in ids if message_id}
 
 
-def _id_of(item: bytes) -> bytes:
+def id_of(item: bytes) -> bytes:
     """Cut the id out of an item; b'' if the item is not a message."""
     return item[3 : item.find(b" ", 3)] if item.startswith(b"q1 ") else b""
