@@ -31,7 +31,7 @@ __all__ = [
     "MAX_ROWS",
     "MOVED",
     "SHARDS",
-    "Position",
+    "LedgerPosition",
     "Stream",
     "ledgers_of",
     "moved_name",
@@ -75,27 +75,29 @@ def shares(start: int, count: int, partition: int, shards: int) -> Iterator[tupl
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LedgerPosition:
     """A position in a stream: the number of rows before it, and their CRC."""
 
     rows: int = 0
     crc: int = 0
 
     @classmethod
-    def of(cls, stored: bytes | None) -> Position:
+    def of(cls, stored: bytes | None) -> LedgerPosition:
         """Read a stream's field of the ledger; None: no row is stored."""
         if stored is None:
             return cls()
         rows, crc = map(whole, stored.partition(b" ")[::2])
         return cls() if rows is None or crc is None else cls(rows, crc)
 
-    def after(self, bodies: Sequence[bytes], sizes: array[int], words: Sequence[Word]) -> Position:
+    def after(
+        self, bodies: Sequence[bytes], sizes: array[int], words: Sequence[Word]
+    ) -> LedgerPosition:
         """Return the position after these rows. The CRC covers sizes: 'ab', 'c' differ from 'a', 'bc'."""
         crc = zlib.crc32(sizes.tobytes(), self.crc)
         crc = zlib.crc32(b"".join(bodies), crc)
         if words:
             crc = zlib.crc32("\0".join(map(str, words)).encode(), crc)
-        return Position(self.rows + len(bodies), crc)
+        return LedgerPosition(self.rows + len(bodies), crc)
 
 
 class Stream:
@@ -105,10 +107,10 @@ class Stream:
     the ledger's position when this attempt began. The name changes when the rest moves to the first shard.
     """
 
-    def __init__(self, write_id: str, name: str, taken: Position) -> None:
+    def __init__(self, write_id: str, name: str, taken: LedgerPosition) -> None:
         self.name = name
         self.taken = taken
-        self.position = Position()
+        self.position = LedgerPosition()
         self._write_id = write_id
         self._bodies: list[bytes] = []
         self._words: list[Word] = []
@@ -160,7 +162,7 @@ class Stream:
     def _chunk(self, bodies: list[bytes], sizes: array[int], words: Sequence[Word]) -> Chunk | None:
         before = self.position
         if not self.name:
-            self.position = Position(before.rows + len(bodies))
+            self.position = LedgerPosition(before.rows + len(bodies))
             return Chunk("", before.rows, bodies, words=words)
         self.position = after = before.after(bodies, sizes, words)
         if after.rows < self.taken.rows:

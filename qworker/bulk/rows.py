@@ -28,13 +28,13 @@ from qworker.wire.names import check_queue
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Group", "RowReader"]
+__all__ = ["RowGroup", "RowReader"]
 
 _ID_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Rows of one batch for one queue and priority, in their order.
 
     `numbers` count the rows of the partition, from 1; `largest` is an upper bound of the size of a body in bytes.
@@ -56,7 +56,7 @@ class RowReader:
         self._options = options
         self._partition = partition
 
-    def read(self, batch: pa.RecordBatch) -> Iterator[Group]:
+    def read(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """Yield the rows of a batch by queue and priority.
 
         Raises `InvalidBodyError` for a null body, and `InvalidOptionError` for a value that its column does not allow.
@@ -71,13 +71,13 @@ class RowReader:
         targets = self._targets(columns, first, count)
         if len(set(targets)) == 1:
             queue, priority = targets[0]
-            yield Group(queue, priority, bodies, words, range(first, first + count), largest)
+            yield RowGroup(queue, priority, bodies, words, range(first, first + count), largest)
             return
         by_target: dict[tuple[str, int], list[int]] = {}
         for index, target in enumerate(targets):
             by_target.setdefault(target, []).append(index)
         for (queue, priority), rows in by_target.items():
-            yield Group(
+            yield RowGroup(
                 queue,
                 priority,
                 [bodies[index] for index in rows],

@@ -14,20 +14,20 @@ from qworker.bulk.ledger import (
     MOVED,
     SHARDS,
     WORDS,
-    Position,
+    LedgerPosition,
     Stream,
     moved_name,
     shares,
 )
 from qworker.bulk.options import BulkOptions
-from qworker.bulk.rows import Group
+from qworker.bulk.rows import RowGroup
 from qworker.bulk.transport import RoomWait, Transport
 from qworker.engine.command import GIVE_UP_S, Command, Word
 from qworker.engine.index import announce
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.scripts import load_script
-from qworker.engine.send_chunk import Chunk, Run, send_chunk
+from qworker.engine.send_chunk import BulkRun, Chunk, send_chunk
 from qworker.engine.shards import read_mark, read_shards
 from qworker.errors import BodyTooLargeError, InvalidOptionError
 from qworker.store.connections import ConnectionFactory
@@ -87,7 +87,7 @@ class _Target:
     shard: int
     keys: QueueKeys
     stream: Stream
-    run: Run
+    run: BulkRun
 
 
 class BulkSender:
@@ -121,7 +121,7 @@ class BulkSender:
     def __exit__(self, *exc: object) -> None:
         self._transport.close()
 
-    def add(self, group: Group) -> None:
+    def add(self, group: RowGroup) -> None:
         """Send rows, or keep them until they fill a chunk.
 
         Raises `BodyTooLargeError` naming the row, `BulkChangedError`, `BulkGapError`, `QueueFullError` or
@@ -229,15 +229,15 @@ class BulkSender:
 
     def _begin(self, queue: _Queue, priority: int, shard: int) -> _Target:
         identity, options = self._identity, self._options
-        name, taken, keys = "", Position(), self._keys_of(queue, shard)
+        name, taken, keys = "", LedgerPosition(), self._keys_of(queue, shard)
         if identity.ordered:
             name = f"{identity.partition}.{priority}"
         if shard and self._is_moved(queue, name, shard):
             name = moved_name(name, shard) if name else ""
             keys, shard = queue.keys, 0
         if name:
-            taken = Position.of(self._execute("HGET", keys.bulk(identity.write_id), name))
-        run = Run(
+            taken = LedgerPosition.of(self._execute("HGET", keys.bulk(identity.write_id), name))
+        run = BulkRun(
             write_id=identity.write_id,
             run_id=identity.run_id,
             id_prefix=new_id_prefix(),
@@ -276,7 +276,7 @@ class BulkSender:
     def _execute(self, *words: str | int | bytes) -> Any:
         return self._transport.execute(raw(*words))
 
-    def _check_sizes(self, group: Group, maxsize: int) -> None:
+    def _check_sizes(self, group: RowGroup, maxsize: int) -> None:
         for number, body in zip(group.numbers, group.bodies, strict=True):
             if len(body) > maxsize:
                 where = f"partition {self._identity.partition}, row {number}"

@@ -22,7 +22,7 @@ from qworker.wire.numbers import whole
 
 __all__ = [
     "CallGroup",
-    "GroupState",
+    "CallGroupState",
     "abandon_calls",
     "begin_group",
     "call_group",
@@ -63,7 +63,7 @@ def begin_group(
 
 
 @dataclass(frozen=True, slots=True)
-class GroupState:
+class CallGroupState:
     """How the members of a group have ended, as `wire/result.py` reads it: empty for those that have not.
 
     `left`: members that have not ended. `over_ms`: when it was decided.
@@ -75,7 +75,7 @@ class GroupState:
     words: list[bytes]
 
 
-def read_group(keys: QueueKeys, group_id: str) -> Plan[GroupState | None]:
+def read_group(keys: QueueKeys, group_id: str) -> Plan[CallGroupState | None]:
     """Read how the members of a group have ended; None if it is unknown. In calls of 500 members and 1 MiB."""
     words: list[bytes] = []
     while True:
@@ -84,7 +84,7 @@ def read_group(keys: QueueKeys, group_id: str) -> Plan[GroupState | None]:
         if not values.size:
             return None
         if len(words) >= values.size or not values.words:
-            return GroupState(values.policy, values.left, values.over_ms, words)
+            return CallGroupState(values.policy, values.left, values.over_ms, words)
 
 
 @dataclass(frozen=True, slots=True)

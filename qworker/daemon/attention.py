@@ -16,7 +16,7 @@ from qworker.engine.command import Command
 from qworker.engine.reap import holds_times
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["IDLE_AFTER_S", "LONGEST_PAUSE_S", "Attention", "Group"]
+__all__ = ["IDLE_AFTER_S", "LONGEST_PAUSE_S", "Attention", "CheckedQueues"]
 
 #: Checks of idle queues per second, of all reapers together; beyond that there are pauses.
 _CHECKS_PER_S: Final = 20_000
@@ -28,7 +28,7 @@ IDLE_AFTER_S: Final = 60.0
 _SPREAD: Final = 0.2
 
 
-class Group:
+class CheckedQueues:
     """Queues that one command asks about."""
 
     __slots__ = ("active_until", "checked_at", "checks", "next_at", "question", "queues")
@@ -53,9 +53,9 @@ class Attention:
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[CheckedQueues] = []
         self._queues: Sequence[QueueKeys] = ()
-        self._by_name: dict[str, Group] = {}
+        self._by_name: dict[str, CheckedQueues] = {}
         self._tick_s = tick_ms / 1000
         self._clock = clock
         self._jitter = jitter
@@ -63,7 +63,7 @@ class Attention:
         #: When the last pass had made its checks.
         self._passed_at = float("-inf")
 
-    def due(self, queues: Sequence[QueueKeys], together: int, reapers: int) -> list[Group]:
+    def due(self, queues: Sequence[QueueKeys], together: int, reapers: int) -> list[CheckedQueues]:
         """Return the groups that a pass must check now.
 
         Call `checked` afterwards, and `active` for queues that are not idle.
@@ -80,7 +80,7 @@ class Attention:
                 chosen.append(group)
         return chosen
 
-    def checked(self, groups: Sequence[Group]) -> dict[str, int]:
+    def checked(self, groups: Sequence[CheckedQueues]) -> dict[str, int]:
         """Note that groups of `due` have been checked.
 
         Returns the queues that were left alone for longer than a tick on purpose, and for how many ms. Empty if the
@@ -107,10 +107,10 @@ class Attention:
 
     def _regroup(self, queues: Sequence[QueueKeys], together: int) -> None:
         """Make new groups; a new queue is checked in this pass."""
-        before, groups = self._by_name, list[Group]()
-        by_name: dict[str, Group] = {}
+        before, groups = self._by_name, list[CheckedQueues]()
+        by_name: dict[str, CheckedQueues] = {}
         for at in range(0, len(queues), together):
-            group = Group(queues[at : at + together])
+            group = CheckedQueues(queues[at : at + together])
             group.checks = len(groups)
             known = [before[keys.queue] for keys in group.queues if keys.queue in before]
             if len(known) == len(group.queues):

@@ -13,7 +13,7 @@ __all__ = ["raw", "server_info", "server_time"]
 T = TypeVar("T")
 
 
-class Options(TypedDict, total=False):
+class RawOptions(TypedDict, total=False):
     """Fields of `Command` that plain commands use."""
 
     then: tuple[Word, ...]
@@ -24,11 +24,11 @@ class Options(TypedDict, total=False):
 
 
 @overload
-def raw(*words: Word, **options: Unpack[Options]) -> Command[Any]: ...
+def raw(*words: Word, **options: Unpack[RawOptions]) -> Command[Any]: ...
 @overload
-def raw(*words: Word, decode: Callable[[Any], T], **options: Unpack[Options]) -> Command[T]: ...
+def raw(*words: Word, decode: Callable[[Any], T], **options: Unpack[RawOptions]) -> Command[T]: ...
 def raw(
-    *words: Word, decode: Callable[[Any], Any] | None = None, **options: Unpack[Options]
+    *words: Word, decode: Callable[[Any], Any] | None = None, **options: Unpack[RawOptions]
 ) -> Command[Any]:
     """Make a plain command. `decode` turns the reply into the result; by default the reply is the result."""
     return Command(None, (), words, _unchanged if decode is None else decode, **options)

@@ -13,7 +13,7 @@ from qworker.engine.scripts import load_script
 from qworker.errors import BodyTooLargeError, BulkChangedError, BulkGapError
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Chunk", "Run", "send_chunk"]
+__all__ = ["BulkRun", "Chunk", "send_chunk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class BulkRun:
     """The common part of all chunks of one run of a bulk write.
 
     `id_prefix` begins the message ids (10 characters, drawn by each process), `kept_ms` is how long the ledger and row
@@ -53,7 +53,7 @@ class Run:
     now_ms: int | None = None
 
 
-def send_chunk(keys: QueueKeys, run: Run, chunk: Chunk) -> Command[int]:
+def send_chunk(keys: QueueKeys, run: BulkRun, chunk: Chunk) -> Command[int]:
     """Store a chunk, unless the ledger of the write has it. Returns how many messages this call stored.
 
     The reply raises `BulkGapError`, `BulkChangedError`, `QueueFullError`, `QueuePausedError`, `BodyTooLargeError` (its

@@ -19,19 +19,19 @@ from qworker.errors import QworkerError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["TaskFailedError", "clear_errors", "marked_errors", "silence"]
+__all__ = ["SparkTaskError", "clear_errors", "marked_errors", "silence"]
 
 _MARK: Final = re.compile(r"\[qworker:(\{[^\n]*\})\]")
 
 
-class TaskFailedError(Exception):
+class SparkTaskError(Exception):
     """A `QworkerError` on its way through Spark: its text, then its class and arguments."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
 
     @classmethod
-    def of(cls, error: QworkerError) -> TaskFailedError:
+    def of(cls, error: QworkerError) -> SparkTaskError:
         """Wrap an error."""
         mark = json.dumps([type(error).__name__, *error.__reduce__()[1]])
         return cls(f"{error} [qworker:{{{mark}}}]")
@@ -43,7 +43,7 @@ def marked_errors() -> Iterator[None]:
     try:
         yield
     except QworkerError as error:
-        raise TaskFailedError.of(error) from error
+        raise SparkTaskError.of(error) from error
 
 
 @contextmanager

@@ -7,17 +7,21 @@ from itertools import pairwise
 
 import pytest
 
-from qworker.bulk.ledger import MAX_BYTES, MAX_ROWS, Position, Stream
+from qworker.bulk.ledger import MAX_BYTES, MAX_ROWS, LedgerPosition, Stream
 from qworker.engine.send_chunk import Chunk
 from qworker.errors import BulkChangedError
 from tests.tables import each
 
 
 def cut(
-    bodies: list[bytes], *, batch: int = 10_000, taken: Position | None = None, name: str = "0.0"
+    bodies: list[bytes],
+    *,
+    batch: int = 10_000,
+    taken: LedgerPosition | None = None,
+    name: str = "0.0",
 ) -> tuple[list[Chunk], Stream]:
     """Cut bodies that come in batches of a size."""
-    stream = Stream("w", name, taken or Position())
+    stream = Stream("w", name, taken or LedgerPosition())
     chunks = []
     for first in range(0, len(bodies), batch):
         chunks += stream.add(bodies[first : first + batch])
@@ -36,7 +40,7 @@ def test_chunks_have_a_thousand_rows_and_follow_each_other() -> None:
     assert [chunk.first for chunk in chunks] == [0, 1000, 2000]
     assert chunks[0].crc_before == 0
     assert all(a.crc_after == b.crc_before for a, b in pairwise(chunks))
-    assert stream.position == Position(2500, chunks[-1].crc_after)
+    assert stream.position == LedgerPosition(2500, chunks[-1].crc_after)
     assert [body for chunk in chunks for body in chunk.bodies] == BODIES
 
 
@@ -66,7 +70,7 @@ def test_chunks_are_bounded_in_bytes() -> None:
 def test_what_was_taken_is_left_out() -> None:
     """A repetition begins after the rows of the ledger, with the chunks of the first time."""
     chunks, _ = cut(BODIES)
-    taken = Position(2000, chunks[1].crc_after)
+    taken = LedgerPosition(2000, chunks[1].crc_after)
     again, stream = cut(BODIES, taken=taken)
     assert again == chunks[2:]
     everything, _ = cut(BODIES, taken=stream.position)
@@ -76,7 +80,7 @@ def test_what_was_taken_is_left_out() -> None:
 def test_other_rows_than_taken_are_refused() -> None:
     """One byte that differs anywhere before the ledger's position is found."""
     chunks, _ = cut(BODIES)
-    taken = Position(2000, chunks[1].crc_after)
+    taken = LedgerPosition(2000, chunks[1].crc_after)
     for other in (
         [b"x", *BODIES[1:]],
         [*BODIES[:1999], b"x", *BODIES[2000:]],
@@ -92,7 +96,7 @@ def test_fewer_rows_than_taken_are_refused() -> None:
     """A partition that has become shorter is another one."""
     chunks, _ = cut(BODIES)
     with pytest.raises(BulkChangedError):
-        cut(BODIES[:1500], taken=Position(2000, chunks[1].crc_after))
+        cut(BODIES[:1500], taken=LedgerPosition(2000, chunks[1].crc_after))
 
 
 def test_crc_knows_where_bodies_end_and_words() -> None:
@@ -100,7 +104,7 @@ def test_crc_knows_where_bodies_end_and_words() -> None:
     first, _ = cut([b"ab", b"c"])
     second, _ = cut([b"a", b"bc"])
     assert first[0].crc_after != second[0].crc_after
-    stream = Stream("w", "0.0", Position())
+    stream = Stream("w", "0.0", LedgerPosition())
     chunks = [*stream.add([b"ab", b"c"], [1, "", "", 2, "", ""]), *stream.flush()]
     assert chunks[0].crc_after != first[0].crc_after
     assert list(chunks[0].words) == [1, "", "", 2, "", ""]
@@ -108,7 +112,7 @@ def test_crc_knows_where_bodies_end_and_words() -> None:
 
 def test_words_stay_with_their_rows() -> None:
     """Over chunks and batches each row keeps its three words."""
-    stream, chunks = Stream("w", "", Position()), []
+    stream, chunks = Stream("w", "", LedgerPosition()), []
     for first in range(0, 2500, 300):
         bodies = BODIES[first : first + 300]
         words = [word for body in bodies for word in (int(body), "", body.decode())]
@@ -122,7 +126,7 @@ def test_words_stay_with_their_rows() -> None:
 
 def test_rows_without_a_ledger_are_all_sent() -> None:
     """Without a name nothing is compared, and rows are counted for their ids alone."""
-    chunks, _ = cut(BODIES, name="", taken=Position(2000, 1))
+    chunks, _ = cut(BODIES, name="", taken=LedgerPosition(2000, 1))
     assert [(chunk.first, chunk.stream, chunk.crc_after) for chunk in chunks] == [
         (0, "", 0),
         (1000, "", 0),
@@ -132,8 +136,13 @@ def test_rows_without_a_ledger_are_all_sent() -> None:
 
 @each(
     "stored, position",
-    [(None, Position()), (b"7 99", Position(7, 99)), (b"rubbish", Position()), (b"7", Position())],
+    [
+        (None, LedgerPosition()),
+        (b"7 99", LedgerPosition(7, 99)),
+        (b"rubbish", LedgerPosition()),
+        (b"7", LedgerPosition()),
+    ],
 )
-def test_a_position_is_read_from_the_ledger(stored: bytes | None, position: Position) -> None:
+def test_a_position_is_read_from_the_ledger(stored: bytes | None, position: LedgerPosition) -> None:
     """What cannot be read counts as nothing taken: the script then refuses what does not continue."""
-    assert Position.of(stored) == position
+    assert LedgerPosition.of(stored) == position

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from qworker.bulk.options import BulkOptions
-from qworker.bulk.rows import Group, RowReader
+from qworker.bulk.rows import RowGroup, RowReader
 from qworker.errors import InvalidBodyError, InvalidOptionError
 from tests.tables import each
 
 
-def read(*batches: dict[str, Any], partition: int = 3, priority: int = 0) -> list[Group]:
+def read(*batches: dict[str, Any], partition: int = 3, priority: int = 0) -> list[RowGroup]:
     """Read batches given as columns."""
     reader = RowReader(BulkOptions(queue="q", priority=priority), partition)
     return [
@@ -29,8 +29,8 @@ def test_plain_rows_are_one_group() -> None:
     """Without other columns a batch is a group for the queue of the options, its rows numbered through."""
     groups = read({"body": ["a", "bcd"]}, {"body": [b"e"]}, priority=4)
     assert groups == [
-        Group("q", 4, [b"a", b"bcd"], [], range(1, 3), 3),
-        Group("q", 4, [b"e"], [], range(3, 4), 1),
+        RowGroup("q", 4, [b"a", b"bcd"], [], range(1, 3), 3),
+        RowGroup("q", 4, [b"e"], [], range(3, 4), 1),
     ]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from qworker import QWorker
 from qworker.bulk.options import BulkOptions
-from qworker.bulk.rows import Group, RowReader
+from qworker.bulk.rows import RowGroup, RowReader
 from qworker.bulk.sender import BulkSender, BulkSent, Identity
 from qworker.bulk.totals import read_totals
 from qworker.bulk.transport import RoomWait
@@ -371,7 +371,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     options = BulkOptions(queue="q")
     server = ConnectionFactory(f"unix://{tmp_path}/none")
     identity = Identity("w", "r", 0, 60_000, True)
-    group = Group("q", 0, [b"a"], [], range(1, 2), 1)
+    group = RowGroup("q", 0, [b"a"], [], range(1, 2), 1)
     with (
         BulkSender(server, options, identity, give_up_s=0.2) as sender,
         pytest.raises(UnavailableError, match=str(tmp_path)),

@@ -11,7 +11,7 @@ import pytest
 from qworker.bulk.transport import RoomWait, Transport
 from qworker.engine.command import Command
 from qworker.engine.scripts import load_script
-from qworker.engine.send_chunk import Chunk, Run, send_chunk
+from qworker.engine.send_chunk import BulkRun, Chunk, send_chunk
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.ids import new_id_prefix
 from qworker.wire.keys import QueueKeys
@@ -40,7 +40,7 @@ def transport(url: str, *, wait_s: float = 0.0, give_up_s: float = 60.0) -> Tran
 
 def row(number: int, limit: int = 0) -> Command[int]:
     """Send one row without a ledger."""
-    run = Run(write_id="w", run_id="r", id_prefix=new_id_prefix(), kept_ms=60_000, limit=limit)
+    run = BulkRun(write_id="w", run_id="r", id_prefix=new_id_prefix(), kept_ms=60_000, limit=limit)
     return send_chunk(KEYS, run, Chunk("", number, [b"row%d" % number], number, number + 1))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qworker.engine.send import NewMessage, send
-from qworker.engine.send_chunk import Chunk, Run, send_chunk
+from qworker.engine.send_chunk import BulkRun, Chunk, send_chunk
 from qworker.engine.settle import Outcomes
 from qworker.errors import (
     BodyTooLargeError,
@@ -36,7 +36,7 @@ def chunk(
     **options: Any,
 ) -> int:
     """Send a chunk in run `r` of write `w`; how many messages it stored."""
-    run = Run(
+    run = BulkRun(
         **{"write_id": "w", "run_id": "r", "id_prefix": PREFIX, "kept_ms": 60_000, "now_ms": at}
         | options
     )
@@ -262,7 +262,7 @@ def test_journal_of_all_events_has_the_sends(drive: Drive) -> None:
 def test_keeps_bodies_byte_for_byte(drive: Drive) -> None:
     """A body may hold any byte."""
     body = bytes(range(256))
-    run = Run(write_id="w", run_id="r", id_prefix=PREFIX, kept_ms=1, now_ms=NOW)
+    run = BulkRun(write_id="w", run_id="r", id_prefix=PREFIX, kept_ms=1, now_ms=NOW)
     drive.run(send_chunk(drive.keys, run, Chunk("0.0", 0, [body], 0, 1)))
     assert drive.redis.lindex(drive.keys.ready[0], 0).endswith(b" 0 0 0 0\n" + body)
 
@@ -281,7 +281,7 @@ def test_thousand_rows_go_in_one_call(engine_drive: Drive) -> None:
 @pytest.mark.parametrize("first", [0, 1, 98, 99, 100, 199, 9_999_999_950, 10**12 + 50])
 def test_rows_are_numbered_from_their_place(drive: Drive, first: int) -> None:
     """An id ends in the row's number, of ten digits or more."""
-    run = Run(write_id="w", run_id="r", id_prefix=PREFIX, kept_ms=1, now_ms=NOW)
+    run = BulkRun(write_id="w", run_id="r", id_prefix=PREFIX, kept_ms=1, now_ms=NOW)
     drive.run(send_chunk(drive.keys, run, Chunk("", first, [b""] * 230)))
     ids = [each.split(" ")[1] for each in drive.state("ready")["ready"]]
     assert ids == [f"{PREFIX}{first + row:010d}" for row in range(1, 231)]

@@ -8,7 +8,7 @@ import pickle
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from qworker.pipeline.failures import TaskFailedError
+from qworker.pipeline.failures import SparkTaskError
 from qworker.pipeline.source.journal import Journals
 from qworker.pipeline.source.options import ReadOptions
 from qworker.pipeline.source.stream import JournalReader, JournalStreamReader
@@ -182,7 +182,7 @@ def lost(journal):
 
 def test_lost_entries_fail_the_read_and_are_named(make, given):
     starting = lost(make())
-    with pytest.raises(TaskFailedError, match=r"'emails': entries 2 to 3 of epoch 1935655200000"):
+    with pytest.raises(SparkTaskError, match=r"'emails': entries 2 to 3 of epoch 1935655200000"):
         batch(given(startingOffsets=starting))
 
 
@@ -218,7 +218,7 @@ def test_a_journal_trimmed_between_plan_and_read_is_noticed(make, given):
         (part,) = reader.partitions()
         journal.trim(journal.entries - 10 if fails == "false" else 5)
         if fails == "true":
-            with pytest.raises(TaskFailedError, match="entries 0 to 4"):
+            with pytest.raises(SparkTaskError, match="entries 0 to 4"):
                 read_part(reader, part)
         else:
             rows = read_part(reader, part)
@@ -269,7 +269,7 @@ def test_a_deleted_end_of_the_journal_is_lost_too(make, given):
     journal = make()
     journal.fill(5, TWO)
     journal._redis.xdel(journal.keys.journal, f"{T0_MS}-4")
-    with pytest.raises(TaskFailedError, match="entries 4 to 4 of epoch"):
+    with pytest.raises(SparkTaskError, match="entries 4 to 4 of epoch"):
         batch(given())
     assert batch(given(failOnDataLoss="false"))[-1]["reason"] == "2 events in 1 entries"
 
@@ -459,7 +459,7 @@ def test_a_server_that_came_back_with_older_data_is_noticed(make, given):
     journal._redis.xdel(journal.keys.journal, f"{T0_MS}-4")
     journal.entries, journal.events = 4, 8
     journal.skip()
-    with pytest.raises(TaskFailedError, match="entries 4 to 4 of epoch"):
+    with pytest.raises(SparkTaskError, match="entries 4 to 4 of epoch"):
         stream.step()
 
 
@@ -489,7 +489,7 @@ def test_a_journal_rolled_back_is_named_also_if_its_numbers_were_used_again(
     again = Stream(given(), start=stream.offset)
     if available_now:
         again.reader.prepareForTriggerAvailableNow()
-    with pytest.raises(TaskFailedError, match=r"emails.*the server came back with older data"):
+    with pytest.raises(SparkTaskError, match=r"emails.*the server came back with older data"):
         again.step()
 
 
@@ -516,7 +516,7 @@ def test_a_roll_back_between_the_end_of_a_batch_and_its_mark_loses_nothing_in_si
     monkeypatch.setattr(Journals, "marked", late)
     try:
         rows = [*stream.step(), *stream.step()]
-    except TaskFailedError:
+    except SparkTaskError:
         # Nothing is skipped either if that is allowed: the checkpoint has not moved.
         stream = Stream(given(failOnDataLoss="false"), start=begun)
         rows = [*stream.step(), *stream.step()]

@@ -31,7 +31,7 @@ from qworker.wire.result import read_end
 if TYPE_CHECKING:
     from qworker.app.definition import Definition, TaskApp
     from qworker.app.runs.steps import Steps
-    from qworker.client.calls import GroupState
+    from qworker.client.calls import CallGroupState
     from qworker.client.plan import Plan
     from qworker.client.queue_ref import QueueRef
     from qworker.engine.run import Recalled
@@ -129,7 +129,7 @@ class Gather:
         if errors:
             raise (late or ended or errors)[0]
 
-    def _values(self, state: GroupState | None) -> list[Any]:
+    def _values(self, state: CallGroupState | None) -> list[Any]:
         """Return the value of each call, in order, and an error in the place of each that has none."""
         if state is None:
             raise ResultUnknownError(self._place, self.group_id)
@@ -163,7 +163,7 @@ class Gather:
         except UnknownKeyError as error:
             raise steps.key_missing(error) from error
 
-    def _late_after(self, state: GroupState) -> float | None:
+    def _late_after(self, state: CallGroupState) -> float | None:
         """Seconds after which its time was over; None if it was decided before."""
         due_ms = self._steps.due_ms(self._end)
         if self._timeout_ms is None or due_ms is None or (state.over_ms or 0) < due_ms:

@@ -12,7 +12,7 @@ from typing import Final
 from qworker.config.kinds import Kind
 from qworker.errors import InvalidOptionError
 
-__all__ = ["Rate", "RateKind", "Throttle", "rate_per_s"]
+__all__ = ["Rate", "Throttle", "ThrottleRateKind", "rate_per_s"]
 
 Rate = str | int | float
 
@@ -45,7 +45,7 @@ def rate_per_s(value: object, field: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class RateKind(Kind):
+class ThrottleRateKind(Kind):
     """A rate, kept as a number per second."""
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from qworker.bulk.options import BulkOptions
-from qworker.client.dead.throttle import RateKind
+from qworker.client.dead.throttle import ThrottleRateKind
 from qworker.config.kinds import (
     DAY_MS,
     HOUR_MS,
@@ -92,7 +92,7 @@ class WriteOptions(SparkOptions):
         IntegerKind("partitions of the input; a re-run must have as many", zero="not checked"),
     ] = 0
     rate: Annotated[
-        float, RateKind("most dead letters per second, of each task", zero="no limit")
+        float, ThrottleRateKind("most dead letters per second, of each task", zero="no limit")
     ] = 0
     report: Annotated[
         str | None, TextKind("file on the driver for the totals, as JSON", none="none is written")

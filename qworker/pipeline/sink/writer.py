@@ -96,7 +96,7 @@ def write_rows(
     partition: int,
     kept_ms: int,
 ) -> Written:
-    """Write the batches of one attempt of a task. Raises `TaskFailedError`."""
+    """Write the batches of one attempt of a task. Raises `SparkTaskError`."""
     options = prepared.options
     with marked_errors():
         if options.action != "send":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.fingerprint import error_line, fingerprint
-from qworker.client.dead.groups import Group, group_by_error
+from qworker.client.dead.groups import ErrorGroup, group_by_error
 from qworker.client.dead.newest import newest
 from qworker.client.dead.pages import entries
 from qworker.errors import InvalidOptionError
@@ -242,7 +242,7 @@ def _confirm(look: Look, verb: str) -> Page:
     )
 
 
-def _history(group: Group, now_ms: int) -> object:
+def _history(group: ErrorGroup, now_ms: int) -> object:
     """Draw when they died: from the first death to now."""
     lasts_ms = max(60_000, now_ms - group.first_ms)
     counts = Counter(

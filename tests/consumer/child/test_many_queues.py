@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
-from qworker.consumer.child.receive.glances import Glances, Group
+from qworker.consumer.child.receive.glances import CountedQueues, Glances
 from qworker.consumer.child.receive.poll_schedule import PollSchedule
 from qworker.consumer.shards import read_shards
 from qworker.engine.command import Command
@@ -188,7 +188,7 @@ def test_a_glance_that_is_refused_is_followed_by_a_poll(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One queue may be the cause, which the poll leaves out: messages of the others are found all the same."""
-    monkeypatch.setattr(Group, "command", lambda _: raw("EXISTS", decode=int))
+    monkeypatch.setattr(CountedQueues, "command", lambda _: raw("EXISTS", decode=int))
     monkeypatch.setattr(Glances, "next_slice", lambda _: ())
     started: list[str] = []
     names(app, started)

@@ -13,7 +13,7 @@ from qworker.cli.top.full.columns import GridColumn
 from qworker.cli.top.full.glyphs import Glyphs, bars
 from qworker.cli.top.full.view import Key, View
 from qworker.client.dead.filter import DeadFilter
-from qworker.client.dead.groups import Group, group_by_error
+from qworker.client.dead.groups import ErrorGroup, group_by_error
 from qworker.client.dead.newest import newest
 from qworker.formats import ago, count
 
@@ -45,7 +45,7 @@ class DeadRow:
     """The dead letters of a queue with the same error. `whole`: all dead letters of the queue were read."""
 
     queue: str
-    group: Group
+    group: ErrorGroup
     whole: bool
     now_ms: int
 

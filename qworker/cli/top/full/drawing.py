@@ -20,7 +20,7 @@ from qworker.cli.top.full.dialogs import Page
 from qworker.cli.top.full.findings import Findings
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.cli.top.full.grid import TONES, Grid
-from qworker.cli.top.full.head import Place, figures, foot, overflow, place_line, tabs
+from qworker.cli.top.full.head import Header, figures, foot, overflow, place_line, tabs
 from qworker.cli.top.full.limits import Limits
 from qworker.cli.top.full.operator import Operator
 from qworker.cli.top.full.queues import Queues
@@ -160,7 +160,7 @@ class Drawing(App[None]):
             return
         width, sample = self.size.width, self.shown
         away_s = time.monotonic() - self._read_s if sample.problem else 0.0
-        place = Place(self.namespace.namespace, self.namespace.server.address, away_s, self.frozen)
+        place = Header(self.namespace.namespace, self.namespace.server.address, away_s, self.frozen)
         self._write("place", place_line(place, sample, width, self.glyphs))
         self._write("figures", Text("\n").join(figures(sample, width, self.glyphs)))
         self._write("tabs", tabs(self.views, self.view, width))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qworker.cli.top.full.view import Key, View
     from qworker.monitor.sample import Sample
 
-__all__ = ["KEY_NAMES", "Place", "figures", "foot", "overflow", "place_line", "tabs"]
+__all__ = ["KEY_NAMES", "Header", "figures", "foot", "overflow", "place_line", "tabs"]
 
 _NAME: Final = Style(bold=True, reverse=True)
 _CHOSEN: Final = Style(bold=True, reverse=True)
@@ -39,7 +39,7 @@ KEY_NAMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Header:
     """The namespace, the server, and how current the picture is. `away_s`: for how long nothing was read."""
 
     namespace: str
@@ -48,7 +48,7 @@ class Place:
     frozen: bool = False
 
 
-def place_line(place: Place, sample: Sample, width: int, glyphs: Glyphs) -> Text:
+def place_line(place: Header, sample: Sample, width: int, glyphs: Glyphs) -> Text:
     """Write the first line: the namespace, its workers and reapers, and for how long nothing was read."""
     left = Text(no_wrap=True)
     left.append(f" {plain(place.namespace)} ", _NAME)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from qworker.app.arguments.failures import Failure
-from qworker.client.calls import GroupState, read_group
+from qworker.client.calls import CallGroupState, read_group
 from qworker.errors import InvalidBodyError, InvalidError, ProtectionError, UnknownKeyError
 from qworker.wire.calls import Place, open_member
 from qworker.wire.result import read_end
@@ -44,7 +44,9 @@ class Gathering:
         state = await task.app.aqueue(delivery.lease.queue.name).client.run(_read(delivery))
         return self._decode(delivery, task, state)
 
-    def _decode(self, delivery: Delivery, task: Task[..., Any], state: GroupState | None) -> bool:
+    def _decode(
+        self, delivery: Delivery, task: Task[..., Any], state: CallGroupState | None
+    ) -> bool:
         args, kwargs = delivery.kwargs["args"], delivery.kwargs["kwargs"]
         try:
             if state is None:
@@ -72,7 +74,7 @@ class Gathering:
         return True
 
     def _values(
-        self, delivery: Delivery, task: Task[..., Any], state: GroupState
+        self, delivery: Delivery, task: Task[..., Any], state: CallGroupState
     ) -> list[bytes | Failure]:
         queue, group_id = delivery.lease.queue.name, delivery.context().message_id
         values: list[bytes | Failure] = []
@@ -85,7 +87,7 @@ class Gathering:
         return values
 
 
-def _read(delivery: Delivery) -> Plan[GroupState | None]:
+def _read(delivery: Delivery) -> Plan[CallGroupState | None]:
     return read_group(delivery.lease.queue.keys, delivery.context().message_id)
 
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.engine.command import Command
 
-__all__ = ["Glances", "Group"]
+__all__ = ["CountedQueues", "Glances"]
 
 _TOGETHER: Final = 100
 #: Rounds in which every queue is polled once: every 20 s in an idle child.
 _ROUNDS: Final = 10
 
 
-class Group:
+class CountedQueues:
     """Queues that one glance counts."""
 
     __slots__ = ("_command", "_levels", "queues")
@@ -53,7 +53,8 @@ class Glances:
         self._slice = -(-len(queues) // _ROUNDS)
         self._next = 0
         self.groups = [
-            Group(queues[first : first + _TOGETHER]) for first in range(0, len(queues), _TOGETHER)
+            CountedQueues(queues[first : first + _TOGETHER])
+            for first in range(0, len(queues), _TOGETHER)
         ]
 
     def next_slice(self) -> Sequence[QueueState]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.board_slots import ChildLeases
     from qworker.consumer.child.receive.chooser import QueueChooser
     from qworker.consumer.child.receive.doorbells import Doorbells
-    from qworker.consumer.child.receive.glances import Group
+    from qworker.consumer.child.receive.glances import CountedQueues
     from qworker.consumer.child.receive.pipeline import Pipeline
     from qworker.consumer.child.receive.poll_schedule import PollSchedule
     from qworker.consumer.child.receive.receiver import Receiver
@@ -145,7 +145,7 @@ class Poller:
         command = poll([queue.keys for queue in queues], levels=self._glances is not None)
         self._pipeline.begin(command, partial(self._finish, queues))
 
-    def _finish_glance(self, group: Group) -> None:
+    def _finish_glance(self, group: CountedQueues) -> None:
         self._in_flight -= 1
         try:
             found: int = self._pipeline.connection.finish()
