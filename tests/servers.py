@@ -45,7 +45,7 @@ _TESTS_OWN = (
     "keys", "dump", "restore", "set", "get", "append", "incr", "sadd", "smembers", "rename", "expire",
     "object", "sort", "lset", "linsert", "hincrbyfloat", "zincrby", "zrangebylex", "xinfo", "xgroup",
     "debug", "client", "config", "info", "memory", "script", "dbsize", "eval", "multi", "exec",
-    "ttl", "copy", "monitor", "acl", "command", "echo", "eval_ro",
+    "ttl", "copy", "lpop", "monitor", "acl", "command", "echo", "eval_ro",
 )  # fmt: skip
 
 
