@@ -23,6 +23,7 @@ _log = structlog.get_logger(__name__)
 #: Characters of a body on a page.
 _SHOWN: Final = 16_384
 _BYTES: Final = 512
+_INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False, default=str)
 
 #: Takes a task ('' for a body that calls none) and what the body holds (bytes if it is not JSON); returns what a page
 #: shows.
@@ -31,17 +32,21 @@ Redact = Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as text, and a note about it: that it is closed, cut, or not text."""
+    """A body as text, and a note about it: that it is closed, cut, or not text. `cut`: the text is a part of it."""
 
     text: str
     note: str = ""
+    cut: bool = False
 
 
-def show_body(message: Stored, redact: Redact | None) -> Body:
-    """Write a body; one that cannot be opened here stays closed, as does one on which the hook fails."""
+def show_body(message: Stored, redact: Redact | None, most: int = _SHOWN) -> Body:
+    """Write the first `most` characters of a body, whatever its size, in the time that these take.
+
+    One that cannot be opened here stays closed, as does one on which the hook fails.
+    """
     if message.unreadable:
         return Body("", message.closed)
-    return _show(message.task, message.body, redact)
+    return _show(message.task, message.body, redact, most)
 
 
 def show_value(value: bytes, task: str, redact: Redact | None) -> Body:
@@ -50,10 +55,10 @@ def show_value(value: bytes, task: str, redact: Redact | None) -> Body:
         return Body(
             "", "not shown: its task is not known any more, so the redaction hook cannot decide"
         )
-    return _show(task, value, redact)
+    return _show(task, value, redact, _SHOWN)
 
 
-def _show(task: str, data: bytes, redact: Redact | None) -> Body:
+def _show(task: str, data: bytes, redact: Redact | None, most: int) -> Body:
     try:
         content: Any = decode(data)
     except InvalidError:
@@ -65,28 +70,37 @@ def _show(task: str, data: bytes, redact: Redact | None) -> Body:
             _log.exception("redact_failed", task=task)
             return Body("", "not shown: the redaction hook has failed, see the log")
     if isinstance(content, bytes):
-        return _binary(content)
+        return _binary(content, most)
     try:
-        text = (
-            content
-            if isinstance(content, str)
-            else json.dumps(content, indent=2, ensure_ascii=False, default=str)
-        )
+        text = content if isinstance(content, str) else _indented(content, most)
     except (ValueError, RecursionError):
         return Body("", "not shown: it cannot be written as JSON")
-    if len(text) > _SHOWN:
-        return Body(text[:_SHOWN], f"cut: these are {_SHOWN:,} of {len(text):,} characters")
-    return Body(text)
+    return _cut(text, most, data)
 
 
-def _binary(data: bytes) -> Body:
+def _indented(content: Any, most: int) -> str:
+    """Write JSON until it has more than `most` characters: a body of 4 MiB takes most of a second to indent."""
+    parts, length = [], 0
+    for part in _INDENTED.iterencode(content):
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            break
+    return "".join(parts)
+
+
+def _cut(text: str, most: int, data: bytes, note: str = "") -> Body:
+    if len(text) <= most:
+        return Body(text, note)
+    return Body(text[:most], f"cut: these are {most:,} characters of {size(len(data))}", cut=True)
+
+
+def _binary(data: bytes, most: int) -> Body:
     try:
         text = data.decode()
     except UnicodeDecodeError:
         note = f"{size(len(data))} of binary data" + (
             f", cut at {_BYTES} bytes" if len(data) > _BYTES else ""
         )
-        return Body(data[:_BYTES].hex(" "), note)
-    if len(text) > _SHOWN:
-        return Body(text[:_SHOWN], f"cut: these are {_SHOWN:,} of {len(text):,} characters")
-    return Body(text, "not JSON")
+        return Body(data[:_BYTES].hex(" "), note, cut=len(data) > _BYTES)
+    return _cut(text, most, data, "not JSON")

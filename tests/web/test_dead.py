@@ -350,7 +350,8 @@ def test_a_body_is_shown_through_the_hook_of_the_application(
     shown = text(browser, f"{PAGE}/{pay}")
     assert '"card": "hidden"' in shown
     assert "4111" not in shown
-    assert "cut: these are 16,384 of" in shown
+    assert "cut: these are 16,384 characters of 19.6 KiB. All of it: " in shown
+    assert f"qworker dead show emails {pay} --json" in shown
     assert "not shown: the redaction hook has failed" in text(browser, f"{PAGE}/{array}")
     assert "4111" in text(bare, f"{PAGE}/{pay}")
     assert "800 B of binary data, cut at 512 bytes" in text(bare, f"{PAGE}/{binary}")

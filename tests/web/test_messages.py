@@ -285,3 +285,77 @@ def test_a_search_of_shards_reads_all_of_them(shop: Shop) -> None:
         search(shop.queue().ref, lambda one: True, most_read=1000, most_found=1000)
     )
     assert (len(found.found), found.read, found.cursor) == (51, 51, "0")
+
+
+# -- large bodies ------------------------------------------------------------------------------
+
+
+def test_a_page_of_large_messages_lists_fewer(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """It ends behind 32 MiB, and the next one continues: none is missed or listed twice."""
+    queue = shop.queue()
+    queue.create(maxsize="8MiB")
+    ids = [queue.send({"text": "x" * 4 * 2**20}) for _ in range(10)]
+    browser = Browser(made())
+    first = listed(browser, "")
+    cursor = re.search(r"cursor=([\w%./-]+)", browser.get(PAGE).text)
+    assert cursor is not None
+    rest = listed(browser, f"cursor={cursor[1]}")
+    assert len(first) == 8
+    assert sorted(first + rest) == sorted(ids)
+
+
+def test_a_search_ends_behind_its_bytes(shop: Shop) -> None:
+    """What it has read by then counts, and its cursor continues it."""
+    queue = shop.queue()
+    queue.send_many([{"text": "x" * 100_000}] * 20)
+    queue.send_many([{"text": "y"}] * 20)
+
+    def found(cursor: str) -> Any:
+        plan = search(
+            queue.ref,
+            lambda one: True,
+            most_read=1000,
+            most_found=1000,
+            most_bytes=500_000,
+            cursor=cursor,
+        )
+        return shop.client.run(plan)
+
+    first = found("0")
+    assert 5 <= first.read < 40
+    read, cursor = first.read, first.cursor
+    while cursor != "0":
+        more = found(cursor)
+        read, cursor = read + more.read, more.cursor
+    assert read == 40
+
+
+def test_a_large_body_is_written_as_far_as_it_is_shown(
+    made: Callable[..., Dashboard], shop: Shop
+) -> None:
+    """Indenting 4 MiB takes most of a second; a list needs a line of it, and a page some screens."""
+    written = []
+
+    class Part:
+        def __str__(self) -> str:
+            written.append(1)
+            return "part"
+
+    parts = [Part()] * 100_000
+    message_id = shop.queue().send({"text": "x"})
+    browser = Browser(made(redact=lambda task, content: parts))
+    assert '[ "part", "part",' in text(browser, PAGE)
+    assert 10 < len(written) < 100
+    written.clear()
+    shown = text(browser, f"{PAGE}/{message_id}?state=ready")
+    assert "cut: these are 16,384 characters" in shown
+    assert f"qworker message show {message_id} --queue emails --json" in shown
+    assert 1000 < len(written) < 3000
+
+
+def test_a_whole_body_has_no_hint(made: Callable[..., Dashboard], shop: Shop) -> None:
+    """What is shown whole needs no command."""
+    message_id = shop.queue().send({"text": "short"})
+    shown = text(Browser(made()), f"{PAGE}/{message_id}?state=ready")
+    assert '"text": "short"' in shown
+    assert "All of it" not in shown

@@ -9,6 +9,7 @@ from typing import Final
 from qworker.client.inspect.pages import END, Unread
 from qworker.client.inspect.scan import scan_page
 from qworker.client.message import Stored
+from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 
@@ -17,6 +18,7 @@ __all__ = ["Searched", "search"]
 _PAGE: Final = 500
 #: Pages without any message, as of leases that are gone meanwhile, before the search counts them as read.
 _EMPTY: Final = 50
+_MOST_BYTES: Final = 256 * 2**20
 
 
 @dataclass(slots=True)
@@ -38,17 +40,23 @@ def search(
     *states: str,
     most_read: int,
     most_found: int,
+    most_bytes: int = _MOST_BYTES,
     cursor: str = END,
 ) -> Plan[Searched]:
     """Find messages in some states (none given: all) that fit; ends behind a page with the last of `most_found`.
 
+    A page is about 1 MiB, and no other is read behind the one with which they are `most_bytes`.
+
     Raises `InvalidOptionError` for a cursor of another search.
     """
-    result, empty = Searched(cursor=cursor), 0
+    result, empty, read_bytes, size = Searched(cursor=cursor), 0, 0, PageSize(_PAGE)
     while True:
         page = yield from scan_page(
-            queue, result.cursor, *states, count=max(1, min(_PAGE, most_read - result.read))
+            queue, result.cursor, *states, count=size.limit(max(1, most_read - result.read))
         )
+        sizes = [len(message.item) for message in page.items]
+        size.saw(sizes)
+        read_bytes += sum(sizes)
         result.read += len(page.items)
         result.found += [message for message in page.items if fits(message)]
         result.unread += [unread for unread in page.unread if unread not in result.unread]
@@ -57,6 +65,7 @@ def search(
         if (
             page.cursor == END
             or result.read >= most_read
+            or read_bytes >= most_bytes
             or len(result.found) >= most_found
             or empty == _EMPTY
         ):

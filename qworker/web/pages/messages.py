@@ -29,6 +29,9 @@ _READ: Final = 5_000
 _READ_MOST: Final = 500_000
 _LISTED: Final = 50
 _EXCERPT: Final = 100
+#: Bytes that a page reads: of messages of 4 MiB it lists eight.
+_LISTED_BYTES: Final = 32 * 2**20
+_SEARCHED_BYTES: Final = 4 * _LISTED_BYTES
 #: Seconds for which queues are searched for one message, and messages that are read without a look at the clock.
 _FIND_S: Final = 4.0
 _AT_ONCE: Final = 2_000
@@ -52,6 +55,7 @@ def messages(look: Look) -> Page:
             *states,
             most_read=most if filtered else _LISTED,
             most_found=_LISTED,
+            most_bytes=_SEARCHED_BYTES if filtered else _LISTED_BYTES,
             cursor=look.query.get("cursor", "") or END,
         )
     )
@@ -154,5 +158,5 @@ def _text(one: Stored, look: Look) -> str:
 
 
 def _excerpt(one: Stored, look: Look) -> str:
-    body = show_body(one, look.redact)
-    return shortened(" ".join(body.text[: 4 * _EXCERPT].split()), _EXCERPT) or f"({body.note})"
+    body = show_body(one, look.redact, 4 * _EXCERPT)
+    return shortened(" ".join(body.text.split()), _EXCERPT) or f"({body.note})"
