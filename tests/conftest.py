@@ -59,6 +59,17 @@ for _signum, _usual in {
         signal.signal(_signum, _usual)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Spare processes that tests start the import of OpenTelemetry, a sixth of each start.
+
+    redis-py imports all of it where it is installed, for nothing. A test that is about it gives a path of its own.
+    """
+    if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", 0):
+        absent = str(Path(__file__).with_name("absent"))
+        others = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+        os.environ["PYTHONPATH"] = os.pathsep.join([absent, *others])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two processes per core, at most 16; without slow tests three.
@@ -119,6 +130,24 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     if isinstance(val, (str, bytes, int)) and len(text := ascii(val)) > 100:
         return text[:60] + "..."
     return None
+
+
+def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Order tests for processes of pytest-xdist: slow ones, from half of them on with quick ones between; then quick.
+
+    Slow ones wait for much of their time. Beside the first half, two processes compute for Spark; beside the second,
+    half of the quick ones keep the cores busy. The last ones are short, and all processes end at the same time.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    half = len(slow) // 2
+    early, between = slow[:half], slow[half:]
+    ordered, taken = early, 0
+    for number, item in enumerate(between, 1):
+        upto = len(quick) * number // (2 * len(between))
+        ordered += [item, *quick[taken:upto]]
+        taken = upto
+    return ordered + quick[taken:]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -187,12 +216,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let a quarantined test fail without failing the run; its reason is in the summary.
-
-    Processes of pytest-xdist run slow tests first: the last ones are short, and all processes end at the same time.
-    """
+    """Let a quarantined test fail without failing the run; its reason is in the summary."""
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+        items[:] = slow_first(items)
     for item in items:
         if (quarantine := item.get_closest_marker("quarantine")) is not None:
             (reason,) = quarantine.args

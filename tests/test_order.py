@@ -1,0 +1,50 @@
+"""What `tests.conftest` does to a run: the order of its tests, and what the processes that they start import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import cast
+
+import pytest
+
+from tests.conftest import slow_first
+
+
+class Item:
+    """A test, slow or quick."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name == self.name[:4] else None
+
+
+def ordered(*names: str) -> list[str]:
+    items = slow_first([cast(pytest.Item, Item(name)) for name in names])
+    return [item.name for item in items]
+
+
+def test_quick_tests_stand_between_the_later_slow_ones_and_after_them() -> None:
+    """Each kind keeps its order, and none is lost."""
+    quick = [f"quick {number}" for number in range(8)]
+    slow = [f"slow {number}" for number in range(4)]
+
+    assert ordered(*quick, *slow) == [
+        *("slow 0", "slow 1"),
+        *("slow 2", "quick 0", "quick 1", "slow 3", "quick 2", "quick 3"),
+        *("quick 4", "quick 5", "quick 6", "quick 7"),
+    ]
+    assert ordered(*quick) == quick
+    assert ordered(*slow) == slow
+    assert ordered("slow 0", "quick 0", "quick 1") == ["slow 0", "quick 0", "quick 1"]
+
+
+def test_processes_of_tests_import_no_opentelemetry() -> None:
+    """redis-py would import all of it."""
+    code = "import redis, sys; print(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "redis.client" in ran.stdout.split()
+    assert not [name for name in ran.stdout.split() if name.startswith("opentelemetry")]
