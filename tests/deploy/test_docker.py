@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from qworker.consumer.options import RunOptions
-from tests.deploy.checkers import DEPLOY, ROOT, run
+from tests.deploy.checkers import DEPLOY, ROOT, check_schema, run
 from tests.deploy.surface import FLAGS
 
 DOCKER = DEPLOY / "docker"
@@ -151,9 +151,8 @@ def test_ports_are_one() -> None:
 @pytest.mark.slow
 def test_compose_file_is_valid() -> None:
     """It fits the schema of the compose specification."""
-    schema = ("--builtin-schema", "vendor.compose-spec")
-    done = run("check-jsonschema", *schema, DOCKER / "compose.yaml")
-    assert done.returncode == 0, done.stdout
+    done = check_schema("vendor.compose-spec", DOCKER / "compose.yaml")
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("service", ["daemon", "worker"])

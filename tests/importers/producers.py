@@ -64,7 +64,8 @@ def _make_python(home: Path, packages: tuple[str, ...]) -> None:
     venv.create(home, with_pip=False, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     python = str(home / "bin" / "python")
-    _install([*pip, "--python", python, "install", *packages], home)
+    # Each imports a part of what is installed, which is compiled then.
+    _install([*pip, "--python", python, "install", "--no-compile", *packages], home)
 
 
 def _make_node(home: Path, packages: tuple[str, ...]) -> None:
