@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import struct
@@ -14,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import redis
 
+from benchmarks.cpu_times import CpuTimes
 from benchmarks.rounds import Contender, environment, run_rounds, table
 from qworker.pipeline.jobs.archive import archive as archive_journal
 from qworker.pipeline.jobs.files import write_events
@@ -76,7 +75,7 @@ def _measure(
     begun = time.perf_counter()
     _archive(spark, url, "empty", 0)
     empty_s = time.perf_counter() - begun
-    cpu = _Cpu()
+    cpu = CpuTimes()
     contenders = [
         Contender(_ARCHIVE, "", cpu.of(_ARCHIVE, _archive, spark, url, queue, events)),
         Contender(_SOURCE, "", cpu.of(_SOURCE, _read_with_spark, spark, url, queue, events)),
@@ -100,34 +99,6 @@ def _measure(
             for name, each in cpu.seconds.items()
         },
     }
-
-
-class _Cpu:
-    """CPU seconds of this process and all that it started: what a busy machine does not falsify."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, list[float]] = {}
-
-    def of(self, name: str, run: Callable[..., float], *words: object) -> Callable[[], float]:
-        """Return a function that runs, and notes what it took under `name`."""
-
-        def measured() -> float:
-            before = self._now()
-            rate = run(*words)
-            self.seconds.setdefault(name, []).append(self._now() - before)
-            return rate
-
-        return measured
-
-    @staticmethod
-    def _now() -> float:
-        me, total = psutil.Process(), 0.0
-        for process in (me, *me.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.name() not in ("redis-server", "valkey-server"):
-                    times = process.cpu_times()
-                    total += times.user + times.system
-        return total
 
 
 def _groups(first: int) -> bytes:

@@ -92,71 +92,37 @@ def account_of(
     `dead`: keys of dead letters. `gone`: keys of messages that the fault
     has deleted. `losses`: process → each time at which it was lost, ns.
     """
-    attempted, confirmed, refused = _Numbers(), _Numbers(), _Numbers()
-    starts: dict[str, list[tuple[int, int]]] = {}
-    done: set[str] = set()
-    scheduled: set[str] = set()
-    poisoned: set[str] = set()
-    acks: Counter[str] = Counter()
-    first_ack: dict[str, int] = {}
-    latest = 0
-    holds: dict[str, list[tuple[int, int]]] = {}
-    crashes: dict[int, int] = {}
-    lost_at = {pid: [*times] for pid, times in (losses or {}).items()}
+    seen = _Seen(lost_at={pid: [*times] for pid, times in (losses or {}).items()})
     for event in read():
-        match event.word:
-            case "started":
-                key = event.rest[0]
-                starts.setdefault(key, []).append((event.at, event.pid))
-                latest = max(latest, int(event.rest[1]))
-            case "poisoned":
-                poisoned.add(event.rest[0])
-            case "held":
-                for key in event.rest:
-                    holds.setdefault(key, []).append((event.at, event.pid))
-            case "done":
-                done.add(event.rest[0])
-            case "scheduled":
-                scheduled.add(event.rest[0])
-            case "acked":
-                acks.update(event.rest)
-                for key in event.rest:
-                    first_ack[key] = min(event.at, first_ack.get(key, event.at))
-            case "sending":
-                attempted.add(*event.rest)
-            case "sent":
-                confirmed.add(*event.rest)
-            case "refused":
-                refused.add(*event.rest)
-            case "crashed":
-                for pid in event.rest:
-                    lost_at.setdefault(int(pid), []).append(event.at)
-                    crashes[int(pid)] = event.at
+        seen.add(event)
     late = {
         event.rest[0]
         for event in read()
-        if event.word == "started" and first_ack.get(event.rest[0], event.at) < event.at
+        if event.word == "started" and seen.first_ack.get(event.rest[0], event.at) < event.at
     }
-    never = [key for key in confirmed if key not in done and key not in dead]
+    attempted, starts = seen.attempted, seen.starts
+    never = [key for key in seen.confirmed if key not in seen.done and key not in dead]
     damage = {
         "lost": [key for key in never if key not in gone],
-        "unexpected": [key for key in starts if key not in attempted or key in refused],
-        "acked_twice": [key for key, times in acks.items() if times > 1],
+        "unexpected": [key for key in starts if key not in attempted or key in seen.refused],
+        "acked_twice": [key for key, times in seen.acks.items() if times > 1],
         "started_after_ack": sorted(late),
-        "acked_unstarted": [key for key in acks if key not in starts and key not in poisoned],
+        "acked_unstarted": [
+            key for key in seen.acks if key not in starts and key not in seen.poisoned
+        ],
     }
-    waits, unexplained = _redeliveries(starts, lost_at)
+    waits, unexplained = _redeliveries(starts, seen.lost_at)
     return Account(
         attempts=len(attempted),
-        acked=len(confirmed),
+        acked=len(seen.confirmed),
         **{kind: len(keys) for kind, keys in damage.items()},
         duplicates=sum(len(start) for start in starts.values()) - len(starts),
-        recovered=sum(key in attempted and key not in confirmed for key in starts),
-        handled=len(done),
-        finished=sum(key not in dead for key in done) + len(scheduled),
-        latest_receives=latest,
+        recovered=sum(key in attempted and key not in seen.confirmed for key in starts),
+        handled=len(seen.done),
+        finished=sum(key not in dead for key in seen.done) + len(seen.scheduled),
+        latest_receives=seen.latest,
         taken=sum(key in gone for key in never),
-        held_s=_waits_of_held(holds, starts, crashes, first_ack),
+        held_s=_waits_of_held(seen.holds, starts, seen.crashes, seen.first_ack),
         redelivered_ns=waits,
         unexplained=unexplained,
         examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
@@ -234,3 +200,53 @@ class _Numbers:
         ranges = self._ranges.get(producer, [])
         at = bisect_right(ranges, int(number), key=lambda each: each.start)
         return at > 0 and int(number) in ranges[at - 1]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What a history says. `latest`: the highest receive count; `lost_at`: process → when it was lost, ns."""
+
+    lost_at: dict[int, list[int]]
+    attempted: _Numbers = field(default_factory=_Numbers)
+    confirmed: _Numbers = field(default_factory=_Numbers)
+    refused: _Numbers = field(default_factory=_Numbers)
+    starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    scheduled: set[str] = field(default_factory=set)
+    poisoned: set[str] = field(default_factory=set)
+    acks: Counter[str] = field(default_factory=Counter)
+    first_ack: dict[str, int] = field(default_factory=dict)
+    latest: int = 0
+    holds: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    crashes: dict[int, int] = field(default_factory=dict)
+
+    def add(self, event: Event) -> None:
+        """Note an event."""
+        match event.word:
+            case "started":
+                key = event.rest[0]
+                self.starts.setdefault(key, []).append((event.at, event.pid))
+                self.latest = max(self.latest, int(event.rest[1]))
+            case "poisoned":
+                self.poisoned.add(event.rest[0])
+            case "held":
+                for key in event.rest:
+                    self.holds.setdefault(key, []).append((event.at, event.pid))
+            case "done":
+                self.done.add(event.rest[0])
+            case "scheduled":
+                self.scheduled.add(event.rest[0])
+            case "acked":
+                self.acks.update(event.rest)
+                for key in event.rest:
+                    self.first_ack[key] = min(event.at, self.first_ack.get(key, event.at))
+            case "sending":
+                self.attempted.add(*event.rest)
+            case "sent":
+                self.confirmed.add(*event.rest)
+            case "refused":
+                self.refused.add(*event.rest)
+            case "crashed":
+                for pid in event.rest:
+                    self.lost_at.setdefault(int(pid), []).append(event.at)
+                    self.crashes[int(pid)] = event.at

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, Final
@@ -456,28 +457,40 @@ class Model:
             else:
                 heads.append((since_ms, item))
         else:
-            crashed = int(end.kind == "c")
-            self.stats["timeouts" if crashed else "nacked"] += 1
-            item = replace(
-                item,
-                receives=item.receives + 1,
-                nacks=item.nacks + 1 - crashed,
-                timeouts=item.timeouts + crashed,
-            )
-            if end.max_receives is not None:
-                item = item.with_flag("m", str(end.max_receives))
-            if self._is_spent(item):
-                tell("dead", "max_receives")
-                self._bury(item, "max_receives")
-                return
-            tell("timed_out" if crashed else "nacked", "crashed" if crashed else "-")
-            item = item.ready_from(now + end.delay_ms)
-            if end.kind == "c":
-                suspects.append(item)
-            elif end.delay_ms:
-                self.delayed[item.text] = (now + end.delay_ms, item)
-            else:
-                tails.append(item)
+            self._fail(now, end, item, tell, tails, suspects)
+
+    def _fail(
+        self,
+        now: int,
+        end: Ending,
+        item: Item,
+        tell: Callable[[str, str], None],
+        tails: list[Item],
+        suspects: list[Item],
+    ) -> None:
+        """Count a failure of a message: retry it, or bury it after the last one."""
+        crashed = int(end.kind == "c")
+        self.stats["timeouts" if crashed else "nacked"] += 1
+        item = replace(
+            item,
+            receives=item.receives + 1,
+            nacks=item.nacks + 1 - crashed,
+            timeouts=item.timeouts + crashed,
+        )
+        if end.max_receives is not None:
+            item = item.with_flag("m", str(end.max_receives))
+        if self._is_spent(item):
+            tell("dead", "max_receives")
+            self._bury(item, "max_receives")
+            return
+        tell("timed_out" if crashed else "nacked", "crashed" if crashed else "-")
+        item = item.ready_from(now + end.delay_ms)
+        if crashed:
+            suspects.append(item)
+        elif end.delay_ms:
+            self.delayed[item.text] = (now + end.delay_ms, item)
+        else:
+            tails.append(item)
 
     def split(self, now: int, lease: str, index: str, new: str, visibility_ms: int) -> int:
         """Move a message to its own lease; its deadline or 0."""
