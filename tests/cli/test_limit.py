@@ -139,6 +139,39 @@ def test_a_limit_over_several_queues(run, shop):
     assert (left["limit"], left["concurrency"], left["with"]) == ("stripe/", 2, [])
 
 
+def test_a_queue_that_runs_its_share_of_a_limit_says_so(run, shop):
+    """Though fewer run than the limit says: the rest of it is with the other queue until a reaper moves it."""
+    queue, other = shop.queue("crm"), shop.queue("billing")
+    queue.create()
+    other.create()
+    queue.set_limit("stripe/", with_queues=["billing"], concurrency=3)
+    queue.send_many([b"{}"] * 5, None, group="stripe/a")
+    running = len(queue.receive(5))
+    assert 1 <= running < 3
+    (load,) = run("limit", "show", "crm", "--json").json["limits"]
+    assert (load["share"], load["waits_for"]) == (
+        running,
+        f"one running: its share is {running} of 3",
+    )
+    other.send_many([b"{}"] * 2, None, group="stripe/a")
+    (load,) = run("limit", "show", "billing", "--json").json["limits"]
+    assert load["waits_for"] is None
+
+
+@pytest.mark.bad_input("command line: a limit over a queue whose name is misspelt")
+def test_a_queue_that_does_not_exist_gets_no_share(run, shop):
+    """A part of the limit would be its own; nothing is set."""
+    for name in ("crm", "billing"):
+        shop.queue(name).create()
+    ran = run("limit", "set", "crm", "stripe/", "--with", "biling", "--concurrency", "5")
+    assert (ran.code, "with: 'biling' does not exist" in ran.err, "billing" in ran.err) == (
+        2,
+        True,
+        True,
+    )
+    assert "crm has no limits" in run("limit", "ls", "crm").err
+
+
 @pytest.mark.bad_input("command line: a limit over several queues that cannot be kept")
 @pytest.mark.parametrize(
     ("words", "says"),

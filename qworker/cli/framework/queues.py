@@ -64,17 +64,17 @@ class Queues:
             self._shards = self._from_keys(str(error))
         return sorted(self._shards)
 
-    def get(self, name: str) -> Queue:
+    def get(self, name: str, field: str = "queue") -> Queue:
         """Return a queue that exists, or a shard of one: `queue/3`.
 
-        Raises `InvalidNameError`, and `InvalidOptionError` if it does not exist.
+        Raises `InvalidNameError`, and `InvalidOptionError`, of `field`, if it does not exist.
         """
         from qworker.client.queue import Queue
         from qworker.wire.names import check_queue_or_shard
 
         check_queue_or_shard(name)
         if not self.exists(name):
-            raise self._unknown(name)
+            raise self._unknown(name, field)
         return Queue(self._client, self._namespace, name)
 
     def ref(self, name: str) -> QueueRef:
@@ -187,13 +187,13 @@ class Queues:
             f"(--namespace {others[0]}, or QWORKER_NAMESPACE)"
         )
 
-    def _unknown(self, name: str) -> InvalidError:
+    def _unknown(self, name: str, field: str = "queue") -> InvalidError:
         from qworker.errors import InvalidOptionError
 
         known = self.names()
         listing = f"queues are {_listed(known)} (qworker queue ls)" if known else self.empty_hint()
         limit = did_you_mean(name, known, listing)
-        return InvalidOptionError("queue", f"{name!r} does not exist", limit)
+        return InvalidOptionError(field, f"{name!r} does not exist", limit)
 
     def _from_keys(self, problem: str) -> dict[str, Shards]:
         """Find queues by their keys on the nodes that answer, and say why."""

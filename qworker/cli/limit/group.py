@@ -125,6 +125,8 @@ def set_one(
     }
     check_limit(name, with_queues, **given)
     ref = session.queues.get(queue).ref
+    for other in with_queues:
+        session.queues.get(other, "with")
     limit = session.client.run(set_limit(ref, name, with_queues=with_queues, **given))
     document = {"queue": queue, **limit_document(name, limit)}
     shared = session.client.run(shared_limits(ref)).get(name)

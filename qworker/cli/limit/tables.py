@@ -88,6 +88,7 @@ def load_document(load: LimitLoad, now_ms: int) -> dict[str, Any]:
         "waiting": load.waiting,
         "running": load.running,
         "full": load.full,
+        "share": load.share,
         "until_ms": load.until_ms,
         "waits_for": load.waits_for(now_ms) or None,
     }

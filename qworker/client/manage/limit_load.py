@@ -23,7 +23,8 @@ class LimitLoad(NamedTuple):
     """A limit of a queue, and what it holds for.
 
     `groups`: how many groups that wait or run have it; `waiting`, `running`: their messages; `full`: how many have as
-    many running as may; `until_ms`: when the first that waits for a time may start, None if none does.
+    many running as may; `until_ms`: when the first that waits for a time may start, None if none does; `share`: how
+    many of a limit over several queues may run in this one now, if fewer than all.
     """
 
     name: str
@@ -33,6 +34,7 @@ class LimitLoad(NamedTuple):
     running: int
     full: int
     until_ms: int | None
+    share: int | None = None
 
     def waits_for(self, now_ms: int) -> str:
         """Say for people what holds up messages that wait; '' if nothing does."""
@@ -42,6 +44,8 @@ class LimitLoad(NamedTuple):
             return f"its rate, {span(max(self.until_ms - now_ms, 0) / 1000)} more"
         if not self.full:
             return ""
+        if self.share is not None:
+            return f"one running: its share is {self.share:,} of {self.limit.concurrency:,}"
         return "one running" if self.groups == 1 else f"one running, in {count(self.full, 'group')}"
 
 
@@ -68,14 +72,23 @@ def _load(name: str, limit: Limit, found: list[GroupState]) -> LimitLoad:
         )
     most = limit.concurrency
     times = [state.until_ms for state in under if state.until_ms is not None]
+    share = None
+    if most is not None and name.endswith("/") and name != "*/":
+        shares = [state.concurrency for state in under if state.concurrency is not None]
+        share = sum(shares) if shares and max(shares) < most else None
     return LimitLoad(
         name,
         limit,
         len({state.name for state in under}),
         waiting,
         sum(state.running for state in under),
-        sum(most is not None and state.running >= most for state in under),
+        sum(
+            most is not None
+            and state.running >= (most if share is None else state.concurrency or 0)
+            for state in under
+        ),
         min(times, default=None),
+        share,
     )
 
 
