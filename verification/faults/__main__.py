@@ -87,7 +87,7 @@ def _distance(text: str) -> float:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m verification.faults", description=__doc__)
     add = parser.add_argument
-    add("--faults", default="commit", help="F1,C5… | commit | all | composition | flow")
+    add("--faults", default="commit", help="F1,C5… | commit | all | composition | flow | keys")
     add("--list", action="store_true", help="list the rows")
     add("--mutation", choices=list(MUTATIONS), help="plant a defect; 0 where a row catches it")
     add("--mutations", action="store_true", help="plant each of them")

@@ -26,7 +26,7 @@ from verification.faults.row import Row, at_least, at_most, exactly
 from verification.faults.stage import Stage
 from verification.faults.under import COMMON, SINGLE, under
 
-__all__ = ["AT_ONCE", "ROWS", "figures_of", "most_at_once", "running_changes"]
+__all__ = ["AT_ONCE", "ROWS", "STALLED", "figures_of", "most_at_once", "running_changes"]
 
 MEMBERS: Final = Sending(rate=320, chunk=4, backlog=600, nap_ms=5)
 #: How many of the capped group may run at a time, and how many of the rated one a second.
@@ -34,7 +34,7 @@ AT_ONCE: Final = 3
 RATE: Final = 50
 BURST: Final = 10
 #: A worker that is frozen or cut off may still run messages that were delivered again meanwhile.
-_STALLED: Final = {"F9", "F9c", "F25", "F27", "F40b"}
+STALLED: Final = {"F9", "F9c", "F25", "F27", "F40b"}
 _WINDOW_NS: Final = 2 * 10**9
 
 
@@ -146,7 +146,7 @@ def _with_groups(row: Row) -> Row:
     # What a server has forgotten runs again, beside and after what has gone on since.
     if not row.takes and not row.undoes:
         promised.append(at_most("rated_most", 2 * RATE * 1.05 + BURST))
-        if row.name not in _STALLED:
+        if row.name not in STALLED:
             promised += [exactly("disordered", 0), at_most("at_once", AT_ONCE)]
     return under(_limit(row), f"G{row.name[1:]}", _load(row.load), figures_of, *promised)
 

@@ -66,6 +66,33 @@ MUTATIONS: dict[str, Mutation] = {
             )
         ),
     ),
+    "key-free-at-a-retry": Mutation(
+        "a message that is nacked frees its unique key",
+        ("U1",),
+        tuple(
+            (
+                script,
+                "    local back = assemble(message)\n    if crashed then",
+                "    local back = assemble(message)\n    free_unique_of(back)\n    if crashed then",
+            )
+            for script in _SETTLERS
+        ),
+    ),
+    "debounce-keeps-both": Mutation(
+        "a message that another one replaces stays",
+        ("U1",),
+        (("send", "      redis.call('ZREM', delayed, hold.item)\n", ""),),
+    ),
+    "throttle-for-ever": Mutation(
+        "a key that is held for a time is never free again",
+        ("U1",),
+        (("send", "hold.until_ms = math.min(now + ms, MAX_MS)", "hold.until_ms = MAX_MS"),),
+    ),
+    "overlap-skips-for-ever": Mutation(
+        "the message of a slot holds its key under another name, and no end frees it",
+        ("U1",),
+        (("fire", "string.match(ARGV[7], '^q1 (%S+)') .. ' '", "'x '"),),
+    ),
     "pop-before-lease": Mutation(
         "receive takes messages off the list before it writes the lease",
         ("F51", "F33", "F1"),

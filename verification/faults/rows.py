@@ -12,6 +12,7 @@ from verification.faults import (
     consumers,
     flow,
     handlers,
+    keys,
     memory,
     network,
     partial,
@@ -29,7 +30,7 @@ __all__ = ["ROWS", "chosen"]
 def _number(row: Row) -> tuple[int, int, str]:
     match = re.fullmatch(r"([A-Z])(\d+)(\w*)", row.name)
     assert match is not None, row.name
-    return "FCG".index(match[1]), int(match[2]), match[3]
+    return "FCGU".index(match[1]), int(match[2]), match[3]
 
 
 ROWS: dict[str, Row] = {
@@ -50,6 +51,7 @@ ROWS: dict[str, Row] = {
             *composition.ROWS,
             *flow.ROWS,
             *slots.ROWS,
+            *keys.ROWS,
         ],
         key=_number,
     )
@@ -57,11 +59,11 @@ ROWS: dict[str, Row] = {
 
 
 #: The first letter of the names of many rows.
-_LETTERS: Final = {"all": "F", "composition": "C", "flow": "G"}
+_LETTERS: Final = {"all": "F", "composition": "C", "flow": "G", "keys": "U"}
 
 
 def chosen(words: str) -> list[Row]:
-    """Find rows by `all`, `composition`, `flow`, `commit`, or their names with commas between.
+    """Find rows by `all`, `composition`, `flow`, `keys`, `commit`, or their names with commas between.
 
     `all` are those of single messages. Raises `LookupError` for another name.
     """
