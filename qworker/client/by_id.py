@@ -141,7 +141,8 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
     given = write_memo(body, queue.keyring, *names)
     for known in (False, True):
         for shard in (yield from queue.every_shard()):
-            if known and (yield from show(shard, message_id)) is None:
+            # The state of what is no run would be kept forever. One without the flag records something first.
+            if known and not _is_run((yield from show(shard, message_id))):
                 continue
             command = signal_run(shard.keys, message_id, field, given, known=known)
             counts: bytes | None = yield command
@@ -151,6 +152,10 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
                 raise SignalGivenError(queue.keys.name, message_id, name)
             return
     raise RunUnknownError(queue.keys.name, message_id)
+
+
+def _is_run(message: Stored | None) -> bool:
+    return message is not None and "c" in message.flags
 
 
 @until_found

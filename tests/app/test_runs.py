@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -547,6 +548,38 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
     wrong.signal(5, name="Approval")
     [error] = drain(app, errors="collect").errors
     assert isinstance(error, InvalidResultError)
+
+
+@pytest.mark.parametrize("by", ["handle", "async handle", "id"])
+def test_a_signal_to_a_message_that_is_no_run_is_refused(app: QWorker, by: str) -> None:
+    """Its state would be kept forever, as nothing ends it; `doctor` would call it a run whose message is gone."""
+
+    @app.task(result="1h")
+    def plain() -> int:
+        return 1
+
+    handle = plain.start()
+
+    async def in_async_code() -> None:
+        try:
+            await handle.asignal(Approval("ann"))
+        finally:
+            await app.aclose()
+
+    def signal() -> None:
+        if by == "async handle":
+            asyncio.run(in_async_code())
+        elif by == "handle":
+            handle.signal(Approval("ann"))
+        else:
+            app.queue("default").signal(handle.id, "Approval", {"by": "ann"})
+
+    with pytest.raises(RunUnknownError):
+        signal()
+    drain(app)
+    assert handle.result(0) == 1
+    assert stored(app, handle.id) == {}
+    assert app.queue("default").runs() == []
 
 
 def test_a_function_that_catches_everything_is_parked_all_the_same(app: QWorker) -> None:
