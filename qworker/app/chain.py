@@ -64,6 +64,11 @@ class Chain(Composed[R_co]):
                 sender.check_keeps()
 
     @property
+    def length(self) -> int:
+        """How many steps it has."""
+        return 1 + len(self._steps)
+
+    @property
     def last(self) -> Sender[Any, Any]:
         """The sender of the last call."""
         last = self._steps[-1]

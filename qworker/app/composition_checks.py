@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
 
 
-__all__ = ["MAX_DEPTH", "check_id", "check_limits", "check_members", "check_part"]
+__all__ = [
+    "MAX_DEPTH",
+    "check_cancel_rest",
+    "check_id",
+    "check_limits",
+    "check_members",
+    "check_part",
+]
 
 #: Options of a send that only make sense when it is sent at once.
 _NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
@@ -27,6 +34,8 @@ _NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
 MAX_DEPTH: Final = 4
 _LEVEL: Final = 9
 _MAX_ID: Final = 64
+#: Messages of a group that cancels the rest: its queues get their numbers in one entry.
+_MAX_REST: Final = 50_000
 
 
 def check_part(
@@ -105,6 +114,24 @@ def check_members(members: Sequence[Any], namespace: str) -> int:
         elif member.last.task.result_type is None:
             member.last.check_keeps()
     return depth
+
+
+def check_cancel_rest(members: Sequence[Any]) -> None:
+    """Raise `InvalidOptionError` if the messages of a group cannot be named when its first call has succeeded."""
+    for number, member in enumerate(members):
+        if getattr(member, "depth", 0):
+            raise InvalidOptionError(
+                "cancel_rest",
+                f"does not reach call {number} of the group, which is or has a group itself",
+                "give it calls and chains of calls, or leave cancel_rest out",
+            )
+    messages = sum(getattr(member, "length", 1) for member in members)
+    if messages > _MAX_REST:
+        raise InvalidOptionError(
+            "cancel_rest",
+            f"has to cancel {messages:,} calls, those of chains among them",
+            f"at most {_MAX_REST:,}; take fewer or shorter chains",
+        )
 
 
 def check_id(group_id: str, depth: int) -> str:

@@ -38,8 +38,10 @@ _POLICIES: Final = get_args(Policy)
 class Group(Generic[V]):
     """Calls that run side by side; its callback gets a V. Made by `group`."""
 
-    def __init__(self, members: tuple[Any, ...], policy: Policy) -> None:
-        self._members, self._policy = members, policy
+    def __init__(
+        self, members: tuple[Any, ...], policy: Policy, *, cancel_rest: bool = False
+    ) -> None:
+        self._members, self._policy, self._cancel_rest = members, policy, cancel_rest
 
     if not TYPE_CHECKING:  # type checkers tell it by themselves
 
@@ -63,14 +65,20 @@ class Group(Generic[V]):
 
         Raises `ArgumentsError`, `InvalidBodyError`, `InvalidOptionError` and `NoResultError`.
         """
-        return GroupCall(_with_callback(self._members, self._policy, callback, args, kwargs))
+        return GroupCall(
+            _with_callback(
+                self._members, self._policy, callback, args, kwargs, cancel_rest=self._cancel_rest
+            )
+        )
 
 
 class ThenGroup(Generic[A, V]):
     """Calls that run side by side, each with the value of a step before, an A; its callback gets a V."""
 
-    def __init__(self, members: tuple[Any, ...], policy: Policy) -> None:
-        self._members, self._policy = members, policy
+    def __init__(
+        self, members: tuple[Any, ...], policy: Policy, *, cancel_rest: bool = False
+    ) -> None:
+        self._members, self._policy, self._cancel_rest = members, policy, cancel_rest
 
     @overload
     def then(
@@ -86,7 +94,11 @@ class ThenGroup(Generic[A, V]):
     ) -> GroupThen[A, T]: ...
     def then(self, callback: Any, /, *args: Any, **kwargs: Any) -> GroupThen[Any, Any]:
         """Name the task that gets the values as its first argument, as `Group.then` does."""
-        return GroupThen(_with_callback(self._members, self._policy, callback, args, kwargs))
+        return GroupThen(
+            _with_callback(
+                self._members, self._policy, callback, args, kwargs, cancel_rest=self._cancel_rest
+            )
+        )
 
 
 def _without_callback(name: str) -> str:
@@ -105,11 +117,13 @@ def _with_callback(
     callback: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
+    *,
+    cancel_rest: bool,
 ) -> GroupMembers:
     if not isinstance(callback, Sender):
         raise InvalidOptionError("then", f"{shown(callback)} is not a task", "give it a task")
     then = callback.then(*args, **kwargs)
-    return GroupMembers(members, policy, callback, then.args, then.kwargs)
+    return GroupMembers(members, policy, callback, then.args, then.kwargs, cancel_rest=cancel_rest)
 
 
 @overload
@@ -119,7 +133,9 @@ def group(
 @overload
 def group(calls: Iterable[Work[T]], /, *, policy: Literal["successes"]) -> Group[list[T]]: ...
 @overload
-def group(calls: Iterable[Work[T]], /, *, policy: Literal["first"]) -> Group[T]: ...
+def group(
+    calls: Iterable[Work[T]], /, *, policy: Literal["first"], cancel_rest: bool = False
+) -> Group[T]: ...
 @overload
 def group(
     calls: Iterable[Following[A, T]], /, *, policy: Literal["all"] = "all"
@@ -129,13 +145,18 @@ def group(
     calls: Iterable[Following[A, T]], /, *, policy: Literal["successes"]
 ) -> ThenGroup[A, list[T]]: ...
 @overload
-def group(calls: Iterable[Following[A, T]], /, *, policy: Literal["first"]) -> ThenGroup[A, T]: ...
-def group(calls: Iterable[Any], /, *, policy: Policy = "all") -> Group[Any] | ThenGroup[Any, Any]:
+def group(
+    calls: Iterable[Following[A, T]], /, *, policy: Literal["first"], cancel_rest: bool = False
+) -> ThenGroup[A, T]: ...
+def group(
+    calls: Iterable[Any], /, *, policy: Policy = "all", cancel_rest: bool = False
+) -> Group[Any] | ThenGroup[Any, Any]:
     """Group calls: `group(transcode.call(path, h) for h in (360, 720)).then(publish, path).start()`.
 
     Up to 10,000 calls, chains and groups. The callback is sent once. With policy "all" that is when all have ended, and
     it gets a list with their values in order, and a `Failure` in the place of each that failed. With "successes" it is
-    when all have succeeded: it waits until dead letters are redriven. With "first" it gets the first value.
+    when all have succeeded: it waits until dead letters are redriven. With "first" it gets the first value;
+    `cancel_rest` cancels the calls that have not ended by then.
     Calls made by `then` are a later step of a `chain`: each gets the value of the step before. All tasks of calls keep
     results (`result="1h"`). Raises `InvalidOptionError`.
     """
@@ -148,6 +169,16 @@ def group(calls: Iterable[Any], /, *, policy: Policy = "all") -> Group[Any] | Th
         raise InvalidOptionError(
             "policy", f"{shown(policy)} is unknown", f"one of {', '.join(_POLICIES)}"
         )
+    if not isinstance(cancel_rest, bool):
+        raise InvalidOptionError(
+            "cancel_rest", f"{shown(cancel_rest)} is not a bool", "True or False"
+        )
+    if cancel_rest and policy != "first":
+        raise InvalidOptionError(
+            "cancel_rest",
+            f"has no effect with policy={policy!r}, which needs all calls",
+            "write policy='first', or leave it out",
+        )
     if not members:
         raise InvalidOptionError("group", "has no calls", "give one or more, or call the callback")
     if len(members) > MAX_MEMBERS:
@@ -157,9 +188,9 @@ def group(calls: Iterable[Any], /, *, policy: Policy = "all") -> Group[Any] | Th
             f"at most {MAX_MEMBERS:,}; make it a group of groups, or let each call do more",
         )
     if all(isinstance(member, Call | Composed) for member in members):
-        return Group(members, policy)
+        return Group(members, policy, cancel_rest=cancel_rest)
     if all(isinstance(member, Then | ComposedThen) for member in members):
-        return ThenGroup(members, policy)
+        return ThenGroup(members, policy, cancel_rest=cancel_rest)
     number, wrong = (
         next(
             (number, member)

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from qworker.app.arguments.failures import takes_failures
 from qworker.app.composition import Composed, ComposedThen, Start, first_steps, next_step, step_of
-from qworker.app.composition_checks import check_id, check_members, check_part
+from qworker.app.composition_checks import check_cancel_rest, check_id, check_members, check_part
 from qworker.client.steps import Fan, Step
 from qworker.errors import InvalidOptionError
 
@@ -34,11 +34,15 @@ class GroupMembers:
         sender: Sender[Any, Any],
         args: list[Raw],
         kwargs: dict[str, Raw],
+        *,
+        cancel_rest: bool = False,
     ) -> None:
-        self.members, self.policy = members, policy
+        self.members, self.policy, self.cancel_rest = members, policy, cancel_rest
         self.sender, self.args, self.kwargs = sender, args, kwargs
         self.app: TaskApp = sender.task.app
         self.depth = check_members(members, self.app.namespace)
+        if cancel_rest:
+            check_cancel_rest(members)
         where = f"the callback {sender.task.name!r}"
         check_part(sender, where, self.app.namespace)
         if sender.options_of_sends.visibility_ms == 0 or sender.task.task_options.at_most_once:
@@ -63,7 +67,7 @@ class GroupMembers:
             keeps=keeps,
             group=self.sender.group_of((), {}),
         )
-        return Step(fan=Fan(self.policy, steps, callback))
+        return Step(fan=Fan(self.policy, steps, callback, self.cancel_rest))
 
 
 class _WithCallback:

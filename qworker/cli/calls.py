@@ -168,6 +168,7 @@ def _document(group: CallGroup) -> dict[str, Any]:
         "queue": group.queue,
         "state": group.state,
         "policy": group.policy or None,
+        "cancel_rest": group.cancel_rest,
         "calls": group.size,
         "left": group.left,
         "sent": group.sent,
@@ -210,7 +211,9 @@ def _text(
     fields: dict[str, Cell | str] = {"group of calls": group.id, "queue": group.queue}
     fields["state"] = Cell(group.state, _TONES.get(group.state, ""))
     if group.policy:
-        fields["policy"] = group.policy
+        fields["policy"] = (
+            f"{group.policy}, cancels the rest" if group.cancel_rest else group.policy
+        )
     fields["calls"] = f"{group.size:,}"
     if group.is_open:
         fields["left"] = f"{group.left:,}"

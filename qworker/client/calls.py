@@ -95,6 +95,7 @@ class CallGroup:
     decided (its callback was sent, or its run woken), or ended. `left`: calls that it waits for. `dead`: the numbers of
     calls that are dead letters, whose messages are `<id>.<number>`, or begin with that. `task`: of the callback, '' if
     that is not known or encrypted. `run_id`: of the run that follows in place of a callback, '' without one.
+    `cancel_rest`: its first success cancels the calls that have not ended.
     """
 
     queue: str
@@ -108,6 +109,7 @@ class CallGroup:
     began_ms: int | None
     task: str = ""
     run_id: str = ""
+    cancel_rest: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -163,6 +165,9 @@ def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
     if calls is None:  # it has ended, or another program wrote it
         return None
     numbers = tuple(number for word in (dead or b"").split() if (number := whole(word)) is not None)
+    cancels = policy == b"first" and (
+        yield raw("HEXISTS", queue.keys.join(group_id), "@rest", decode=bool)
+    )
     waits, all_sent = whole(left) or 0, whole(sent) or 0
     if over is not None:
         state = "decided" if then or run else "ended"
@@ -184,4 +189,5 @@ def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
         whole(made),
         callback_task(then),
         run_of(run),
+        cancels,
     )

@@ -116,6 +116,7 @@ def open_fan(
                 start,
                 start_keep_ms,
                 elsewhere,
+                _later_steps(fan, at, len(some)) if fan.cancel_rest else None,
             )
         )
 
@@ -126,6 +127,16 @@ def open_fan(
         ends.append(ends[-1] + len(part))
     total = sum(map(_bytes_of, rows))
     return Opened(queue, callback.id, len(rows), start or b"", specs, ends[1:], total, sizes)
+
+
+def _later_steps(fan: Fan, at: int, number: int) -> dict[str, str]:
+    """Name the later steps of some members by queue: what their ids have after that of the group."""
+    steps: dict[str, str] = {}
+    for chain in fan.members[at : at + number]:
+        for step in chain[1:]:
+            part = step.id.removeprefix(f"{fan.callback.id}.")
+            steps[step.queue] = f"{steps.get(step.queue, '')} {part}"
+    return steps
 
 
 def _row(

@@ -78,11 +78,15 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Fan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A group of calls: each member is a chain of steps, of which the first may be a group. `callback` follows them."""
+    """A group of calls: each member is a chain of steps, of which the first may be a group. `callback` follows them.
+
+    `cancel_rest`: the first success cancels the other members, which have no groups in them.
+    """
 
     policy: Policy
     members: list[list[Step]]
     callback: Step
+    cancel_rest: bool = False
 
 
 class Past(msgspec.Struct, frozen=True, array_like=True):

@@ -66,6 +66,7 @@ class Spec(msgspec.Struct, frozen=True):
 
     `then` is the callback as priority, delay, ttl, head and tail; or `run` a message id and the signal it gets.
     `queues`: where messages of it may be besides those of its members: later steps of chains, calls of inner groups.
+    `rest`: the first success cancels the other calls; their later steps by queue, as in `lua/calls/join.lua`.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Spec(msgspec.Struct, frozen=True):
     start: bytes | None = None
     keep: int | None = None
     queues: list[str] | None = None
+    rest: dict[str, str] | None = None
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):

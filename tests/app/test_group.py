@@ -220,6 +220,63 @@ def test_the_first_success_is_enough(app: QWorker) -> None:
     assert not app.queue("ends").calls()
 
 
+def test_the_first_success_cancels_the_rest(app: QWorker) -> None:
+    """Calls and steps of chains that wait, in any queue, are dropped; what has ended stays as it is."""
+    square, _ = tasks(app, "calls", "ends")
+    ran: list[tuple[str, int]] = []
+
+    @app.task(queue="far", result="1h")
+    def slow(number: int) -> int:
+        ran.append(("slow", number))
+        return number
+
+    @app.task(queue="late", result="1h")
+    def later(number: int) -> int:
+        ran.append(("later", number))
+        return number
+
+    @app.task(queue="ends", result="1h")
+    def take(value: int) -> int:
+        return value
+
+    calls = [
+        square.call(-1),
+        square.call(2),
+        slow.call(3),
+        chain(slow.call(4), later.then()),
+        chain(square.call(5), later.then()),
+        slow.options(delay="1h").call(6),
+    ]
+    handle = group(calls, policy="first", cancel_rest=True).then(take).start()
+    [shown] = app.queue("ends").calls()
+    assert shown.cancel_rest
+    # When the second call decides, the last chain is at its second step, and nothing has served the other queues.
+    drain(app, queues=["calls"], include_delayed=False, errors="collect")
+    drain(app, queues=["ends"], include_delayed=False)
+    assert handle.result(0) == 4
+    drain(app)
+    assert ran == []
+    assert [letter.message.id for letter in app.queue("calls").dead()] == [f"{handle.id}.0"]
+    assert not any(
+        app.queue(name).peek(state=state) for name in ("far", "late") for state in WAITING
+    )
+    # A dropped message takes its tombstone along; those of steps that are past, or never come, go in a day.
+    assert {name: marks(app, name) for name in ("calls", "far", "late")} == {
+        "calls": [f"{handle.id}.4"],
+        "far": [],
+        "late": [f"{handle.id}.3-1"],
+    }
+
+
+WAITING = ("ready", "delayed")
+
+
+def marks(app: QWorker, queue: str) -> list[str]:
+    """The messages of a queue that are cancelled when they are next read."""
+    key = app.queue(queue).ref.keys.cancelled
+    return sorted(name.decode() for name in app.client.ask("ZRANGE", key, 0, -1))
+
+
 def test_groups_and_chains_are_parts_of_each_other(app: QWorker) -> None:
     """A chain as a call, a group as a call, as the first and as a later step of a chain."""
     square, total = tasks(app, "calls", "ends")
@@ -383,6 +440,17 @@ def test_what_cannot_be_a_group_is_refused(app: QWorker) -> None:
         group(square.call(1) for _ in range(10_001))
     with pytest.raises(InvalidOptionError, match="policy"):
         group([square.call(1)], policy="some")  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match=r"cancel_rest: .*policy='first'"):
+        group([square.call(1)], cancel_rest=True)  # type: ignore[call-overload]
+    with pytest.raises(InvalidOptionError, match="cancel_rest: 1 is not a bool"):
+        group([square.call(1)], policy="first", cancel_rest=1)  # type: ignore[call-overload]
+    inner = group([square.call(1)]).then(total)
+    for first in (inner, chain(inner, total.then())):
+        with pytest.raises(InvalidOptionError, match=r"cancel_rest: .*call 1 of the group"):
+            group([square.call(1), first], policy="first", cancel_rest=True).then(square)
+    long = chain(square.call(1), *[square.then()] * 5)
+    with pytest.raises(InvalidOptionError, match=r"cancel_rest: .*60,000 calls.*50,000"):
+        group([long] * 10_000, policy="first", cancel_rest=True).then(square)
     with pytest.raises(NoResultError, match="plain"):
         group([plain.call()]).then(total)
     with pytest.raises(InvalidOptionError, match="failures"):
@@ -523,12 +591,6 @@ def counted(plan: Any, steps: list[Any]) -> Any:
             reply = yield step
     except StopIteration as end:
         return end.value
-
-
-def marks(app: QWorker, queue: str) -> list[str]:
-    """The messages of a queue that are cancelled when they are next read."""
-    key = app.queue(queue).ref.keys.cancelled
-    return sorted(name.decode() for name in app.client.ask("ZRANGE", key, 0, -1))
 
 
 def test_a_decided_group_cannot_be_abandoned(app: QWorker) -> None:

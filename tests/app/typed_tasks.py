@@ -167,6 +167,9 @@ assert_type(
     group([total.call([1])], policy="successes").then(join_values).start(id="one"), Handle[float]
 )
 assert_type(group([total.call([1])], policy="first").then(tell).start(), Handle[str])
+first = group([total.call([1])], policy="first", cancel_rest=True).then(tell)
+assert_type(first.start(), Handle[str])
+group([total.call([1])], policy="all", cancel_rest=True)  # error: [call-overload]
 group([total.call([1])]).then(join_values)  # error: [call-overload]
 group([total.call([1])], policy="first").then(join_values)  # error: [call-overload]
 group([total.call([1])]).then(join_all, 5)  # error: [call-overload]

@@ -239,6 +239,8 @@ _BAD_SPECS: Final = [
     _spec(members=[GroupMember("b", "g.0", [])]),
     _spec(queues=["B"]),
     _spec(queues=["b"] * 1001),
+    *(_spec(rest=rest) for rest in ("b", {"B": " 0-1"}, {"b": 1}, {"b": " x"})),
+    _spec(rest={}, members=[GroupMember("b", "g.0", [b"x"])]),
 ]
 
 

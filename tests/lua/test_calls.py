@@ -15,7 +15,7 @@ from qworker.client.relay import relay
 from qworker.engine.calls import End, Waiting, abandon, begin, count_ends, read_values
 from qworker.engine.command import Command
 from qworker.engine.effects import member_effect
-from qworker.engine.outbox import Page, forward
+from qworker.engine.outbox import Entry, Page, forward
 from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, LeaseLostError
@@ -104,6 +104,89 @@ def test_a_second_start_with_another_content_sends_nothing(drive: Drive) -> None
         "join:g": {"@start": "one", "@size": "1", "@sent": "1", "@over": "1"}
     }
     assert 0 < drive.redis.pttl(drive.keys.join("g")) <= 1000
+
+
+def told(drive: Drive, queue: str) -> list[tuple[bytes, int, bytes]]:
+    """The ends in the outbox for a queue: group, member, words."""
+    page: Page = drive.run(forward(drive.keys, queue, now_ms=NOW))
+    return [(e.group_id, e.member, e.words) for e in page.entries if isinstance(e, End)]
+
+
+def test_the_first_success_names_the_rest_to_their_queues(engine_drive: Drive) -> None:
+    """Those that have not ended, with the later steps of chains; once, and also if the group began in parts."""
+    drive = engine_drive
+    members = [MemberCall("b" if n % 2 else "c", 0, "", "", f"q1 g.{n} ", b"\nx") for n in range(5)]
+    one = spec_of(5, "first", members=members[:3], rest={"d": " 1-1 2-1", "b": " 2-2"})
+    two = spec_of(5, "first", members=members[3:], first=3, rest={"d": " 4-1"})
+    start(drive, one)
+    start(drive, two, 2)
+    count(drive, (3, DEAD), (0, b"discarded c t g.0"))
+    assert [*told(drive, "b"), *told(drive, "c"), *told(drive, "d")] == []
+    count(drive, (2, OK), (1, OK), (4, OK), first=3)
+    assert told(drive, "b") == [(b"g", 0, b"rest 1")]
+    assert told(drive, "c") == [(b"g", 0, b"rest 4")]
+    assert told(drive, "d") == [(b"g", 0, b"rest 1-1 4-1")]
+    assert ready(drive) == ["done"]
+
+
+def test_without_cancel_rest_the_first_success_tells_nothing(drive: Drive) -> None:
+    """The others run on; so they do if no call has succeeded."""
+    start(drive, spec_of(2, "first"))
+    count(drive, (0, OK))
+    assert told(drive, "b") == []
+    drive.run(abandon(drive.keys, ["g"], ""))
+    start(drive, spec_of(1, "first", rest={}), 7)
+    count(drive, (0, b"discarded b t g.0"), first=2)
+    assert told(drive, "b") == []
+
+
+def test_a_group_that_is_all_over_tells_nothing_of_a_rest(drive: Drive) -> None:
+    """Its only call has succeeded; a withdrawn death counts as a call that has not ended."""
+    start(drive, spec_of(1, "first", rest={}))
+    count(drive, (0, OK))
+    assert told(drive, "b") == []
+    drive.run(abandon(drive.keys, ["g"], ""))
+    start(drive, spec_of(2, "first", rest={}), 7)
+    count(drive, (1, DEAD), (1, b""), (0, OK), first=2)
+    assert told(drive, "b") == [(b"g", 0, b"rest 1")]
+
+
+def test_a_group_that_is_decided_midway_sends_no_more_of_the_rest(drive: Drive) -> None:
+    """Its first part had the first success; a part that is sent again is noted once."""
+    members = spec_of(4).members
+    one = spec_of(4, "first", members=members[:2], rest={"d": " 0-1 1-1"}, start=b"s", keep=1000)
+    two = spec_of(4, "first", members=members[2:], first=2, rest={}, start=b"s", keep=1000)
+    start(drive, one)
+    assert start(drive, one, 7, lane="out-b2").sent == 2
+    count(drive, (0, OK))
+    assert told(drive, "b") == [(b"g", 0, b"rest 1")]
+    assert told(drive, "d") == [(b"g", 0, b"rest 1-1")]
+    assert start(drive, two, 2).gone
+    assert sent_ids(drive) == ["q1 g.0 ", "q1 g.1 "]
+    other = structs.replace(one, start=b"t")
+    assert start(drive, other, 9, lane="out-b3").start == b"s"
+
+
+def sent_ids(drive: Drive) -> list[str]:
+    """The heads of the messages among what is in the outbox for queue b."""
+    page: Page = drive.run(forward(drive.keys, "b", now_ms=NOW))
+    return [entry.head.decode() for entry in page.entries if isinstance(entry, Entry)]
+
+
+def test_the_rest_gets_tombstones_where_it_is(engine_drive: Drive) -> None:
+    """For a day, in one step per thousands; a tombstone that stands for longer does so."""
+    drive = engine_drive
+    day_ms = 86_400_000
+    drive.redis.zadd(drive.keys.cancelled, {"g.1": NOW + 7 * day_ms})
+    count(drive, (0, b"rest 1 2-1 " + b" ".join(b"%d" % n for n in range(10, 5010))))
+    stones = dict(drive.redis.zrange(drive.keys.cancelled, 0, -1, withscores=True))
+    assert len(stones) == 5002
+    assert stones.pop(b"g.1", None) or stones.pop("g.1") == NOW + 7 * day_ms
+    assert set(stones.values()) == {NOW + day_ms}
+    # Relayed twice, it is left out.
+    drive.redis.delete(drive.keys.cancelled)
+    count(drive, (0, b"rest 1"))
+    assert not drive.redis.exists(drive.keys.cancelled)
 
 
 def _ended(lease: str) -> Outcomes:

@@ -5,16 +5,18 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    lane             of the outbox; '' of a repair, whose numbers are not kept
 -- ARGV[3]    n                ends, 1-1000; then n × (number, greater than the one before it, group id, number of the member, words:
---                             how it has ended, as of a result; or '': a dead letter waits again)
+--                             how it has ended, as of a result; or '': a dead letter waits again; or `rest <part> …`: the
+--                             group cancels messages of this queue, whose ids are `<group id>.<part>`)
 -- In join: 0 … → these words. The first end of a member counts, except that of a dead letter, which can be redriven:
 --   all         the callback is sent when each member has ended
 --   successes   when each has succeeded; a dead letter is waited for. The group ends without it when another end cannot change
---   first       when the first one has succeeded; the group ends without it when none can any more
+--   first       when the first one has succeeded; the group ends without it when none can any more. With @rest in
+--               join, see join.lua, the queues of members that have not ended get an entry with the words rest
 -- @left is the number of members that are waited for, @dead ` <member> …` the dead ones, @told the member whose end was
 -- reported to clients that wait for the callback, @bytes the size of the words, @over when it was decided, in ms.
 -- Returns {'OK', now ms, number of the last end, degraded, decided: groups that sent their callback or ended without it, 1 if
 --   this queue has outboxes, else 0}, or {'BROKEN', key, type} {'ARG', name}
--- O(n): n ends.
+-- O(n + m): n ends, m members of groups that cancel the rest.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua

@@ -18,10 +18,13 @@
 --   then | run     {priority, delay ms, ttl ms, head, tail} of the callback, as of a push of lib/effects.lua, whose id is that of
 --                  the group | {message id, signal}: a run of this queue that gets this signal
 --   queues         may be left out: names of other queues in which messages of the group may be, at most 1,000
+--   rest           may be left out: the first success cancels the other members, none of which is a group; a map of queue →
+--                  the later steps of members that are chains, ` <member>-<step> …`
 --   members        a list of {queue, priority, delay ms, ttl ms, head, tail}, or {queue of its callback, id, {specs}} for a group
 -- ARGV[5]    index            of the run in that lease
 -- In join: `0` … → how a member has ended, see gather.lua; @size, @policy, @left (members that it still waits for), @sent (members
--- that are in outboxes), @queues (where their messages may be), @then or @run, @start, @keep, @made.
+-- that are in outboxes), @queues (where their messages may be), @rest (to be cancelled: queue → ` <member> <member>-<step> …`;
+-- empty once that was sent), @then or @run, @start, @keep, @made.
 -- Returns {'OK', now ms, members sent, by this call or before, the start that counts}, {'GONE'} if the group has ended, {'STALE'}
 --   if the lease does not hold the run, {'TAKEN'} if a run has the id that was chosen, or {'BROKEN', key, type} {'ARG', name}. Of two
 --   starts of an id the first counts while anything of its group is kept.
@@ -62,16 +65,15 @@ if target then
 elseif type(after) ~= 'table' or not is_message(unpack(after)) or after[4] ~= 'q1 ' .. id .. ' ' then
   return { 'ARG', 'then' }
 end
-local queues, others = {}, spec.queues or {}
-if type(others) ~= 'table' or #others > 1000 then return { 'ARG', 'queues' } end
-for _, name in ipairs(others) do queues[is_queue(name) and name or ''] = true end
-if queues[''] then return { 'ARG', 'queues' } end
+local queues = queues_named(spec.queues or {})
+if not queues then return { 'ARG', 'queues' } end
 local wrong = wrong_member(spec.members, queues)
 if wrong then return { 'ARG', 'member ' .. wrong } end
+if not is_rest(spec.rest, spec.members) then return { 'ARG', 'rest' } end
 -- A delivery that was given up begins nothing: its run may have ended. Messages that share the field batch are all held.
 local held = not KEYS[8] or redis.call('HEXISTS', KEYS[8], ARGV[5]) == 1 or redis.call('HEXISTS', KEYS[8], 'batch') == 1
 if not held then return { 'STALE' } end
-local found = redis.call('HMGET', join, '@sent', '@start', '@queues')
+local found = redis.call('HMGET', join, '@sent', '@start', '@queues', '@rest', '@over')
 local sent, last = tonumber(found[1]), tonumber(string.match(redis.call('HGET', producers, lane) or '', '^%d+'))
 local start = spec.start or ''
 -- Both would keep their results in one key, and their messages would have one id.
@@ -80,6 +82,8 @@ if not sent and spec.start and redis.call('EXISTS', same_id) == 1 then return { 
 local is_other = sent and (found[2] or '') ~= start
 -- Their ids may be used again: nothing of the earlier group is kept any more, but numbers of lanes are, for days.
 local is_again = not sent and first == 0 and (spec.start or target)
+-- Decided before all of its members were sent: they would run on.
+if spec.rest and sent and found[5] and not is_other then return { 'GONE' } end
 if not is_again and last and number <= last or is_other or not sent and first > 0 then
   -- Called before; or another one has this id; or the group has ended.
   if not sent and first > 0 then return { 'GONE' } end
@@ -104,14 +108,7 @@ if not sent then
 end
 local before = sent
 for i = sent - first + 1, #spec.members do
-  local member, part = spec.members[i], id .. '.' .. text(first + i - 1)
-  if type(member[3]) == 'table' then
-    for _, blob in ipairs(member[3]) do send_out(member[1], part, { 'open', member[2], 'spec', blob }, now, lanes) end
-  else
-    send_out(member[1], part, {
-      'priority', text(member[2]), 'delay', member[3], 'ttl', member[4], 'head', member[5], 'tail', member[6],
-    }, now, lanes)
-  end
+  send_member(spec.members[i], id .. '.' .. text(first + i - 1), now, lanes)
   sent = first + i
 end
 for destination, lane_and_last in pairs(lanes) do redis.call('HSET', outs, destination, lane_and_last) end
@@ -119,6 +116,7 @@ for name in string.gmatch(found[3] or '', '%S+') do queues[name] = true end
 local names = {}
 for name in pairs(queues) do names[#names + 1] = name end
 redis.call('HSET', join, '@sent', text(sent), '@queues', table.concat(names, ' '))
+if spec.rest then redis.call('HSET', join, '@rest', with_rest(found[4], spec.rest, spec.members, first, before)) end
 redis.call('HSET', producers, lane, text(number) .. ' ' .. text(now))
 redis.pcall('HINCRBY', stats, 'followed', sent - before)
 write_journal('')

@@ -60,9 +60,45 @@ local function tell_callback(join, words, now)
   end
 end
 
+-- With the first success, tell the queues of the members that have not ended to cancel them.
+local function cancel_rest(id, now)
+  local join = joins.key(id)
+  local rest, ended = joins.list(redis.call('HGET', join, '@rest')), {}
+  if not rest then return end
+  redis.call('HSET', join, '@rest', '')
+  for _, name in ipairs(redis.call('HKEYS', join)) do ended[name] = true end
+  for queue, parts in pairs(rest) do
+    local left = {}
+    for part in string.gmatch(parts, '%S+') do
+      if not ended[string.match(part, '^%d+')] then left[#left + 1] = part end
+    end
+    local entry = { 'join', id, 'member', '0', 'words', 'rest ' .. table.concat(left, ' ') }
+    if #left > 0 and not pcall(send_out, queue, id, entry, now) then missed = 1 end
+  end
+end
+
+-- Cancel messages of a group, `parts` of their ids. A day is the least time for which the id of a group is taken: another one
+-- of this id does not meet the tombstones.
+local function leave_tombstones(id, parts, now)
+  local DAY_MS, MAX_WORDS, words = 86400000, 4000, {}
+  local expiry = text(now + DAY_MS)
+  for part in string.gmatch(parts, '%d[%d-]*') do
+    words[#words + 1], words[#words + 2] = expiry, id .. '.' .. part
+    if #words == MAX_WORDS then
+      redis.call('ZADD', cancelled, 'GT', unpack(words))
+      words = {}
+    end
+  end
+  if #words > 0 then redis.call('ZADD', cancelled, 'GT', unpack(words)) end
+end
+
 -- Count the end of a member; returns 1 if it decided the group, else 0.
 local function count_end(id, member, words, to, woken, now, amounts)
-  local join, index = joins.key(id), joins.index()
+  local join, index, parts = joins.key(id), joins.index(), string.match(words, '^rest (.*)$')
+  if parts then
+    leave_tombstones(id, parts, now)
+    return 0
+  end
   local found = redis.pcall('HMGET', join, '@size', '@policy', '@left', '@over', '@dead', '@told', '@bytes', member)
   local size, policy, left, dead, told = tonumber(found[1]), found[2], tonumber(found[3]), found[5] or ' ', found[6] or nil
   local older, bytes = found[8], tonumber(found[7]) or 0
@@ -96,6 +132,7 @@ local function count_end(id, member, words, to, woken, now, amounts)
   end
   local is_for_run = redis.call('HEXISTS', join, '@run') == 1
   if fires or failed and is_for_run then
+    if fires then cancel_rest(id, now) end
     if told then tell_callback(join, nil, now) end
     decide(id, fires and 'ok' or 'failed', to, woken, now, amounts)
     return 1
