@@ -17,9 +17,9 @@ from qworker.wire.codec import encode_call
 from qworker.wire.reasons import DEATH_REASONS
 from tests.deploy.checkers import DEPLOY
 from tests.deploy.surface import COMMANDS, FLAGS, events
+from tests.tables import each
 
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.is_file() and path.suffix != ".pyc")
-each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
 #: Those that do not end by themselves.
 ENDLESS = {"run", "daemon", "top", "demo"}
 #: Exit code of a command line that is wrong.
@@ -52,7 +52,7 @@ def queue(store_url: str, namespace: str) -> Iterator[Queue]:
         yield queue
 
 
-@each_file
+@each("path", FILES)
 def test_commands_and_flags_exist(path: Path) -> None:
     """Each begins with one of the command line's commands and uses that command's flags."""
     for mention in mentioned(path.read_text()):
@@ -62,7 +62,7 @@ def test_commands_and_flags_exist(path: Path) -> None:
         assert used <= FLAGS[command], mention
 
 
-@each_file
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_commands_take_their_arguments(
     path: Path, queue: Queue, store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +80,7 @@ def test_commands_take_their_arguments(
 
 
 @pytest.mark.slow  # parses the whole package
-@each_file
+@each("path", FILES)
 def test_events_are_logged(path: Path) -> None:
     """A word in backticks that looks like an event is one, or a metric or the reason of dead letters."""
     words = [each for each in quoted(path.read_text()) if re.fullmatch(r"[a-z]+(_[a-z]+)+", each)]

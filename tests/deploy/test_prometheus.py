@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from qworker.daemon.options import DaemonOptions
 from tests.deploy import queries
 from tests.deploy.checkers import DEPLOY, run
 from tests.deploy.surface import worker_families
+from tests.tables import each
 
 PROMETHEUS = DEPLOY / "prometheus"
 RULES: list[dict[str, Any]] = [
@@ -20,7 +22,12 @@ RULES: list[dict[str, Any]] = [
     for group in yaml.safe_load((PROMETHEUS / "alerts.yaml").read_text())["groups"]
     for rule in group["rules"]
 ]
-each_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["alert"]))
+
+
+@cache
+def situations() -> list[dict[str, Any]]:
+    """Read the groups of alerts_test.yaml; it takes a third of a second."""
+    return yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
 
 
 def test_rules_are_valid() -> None:
@@ -36,10 +43,10 @@ def test_alerts_fire_when_they_should_and_only_then() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@each_alert
+@each("rule", RULES)
 def test_alert_has_a_situation_in_which_it_fires(rule: dict[str, Any]) -> None:
     """alerts_test.yaml expects the alert somewhere."""
-    tests = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
+    tests = situations()
     asked = [test for group in tests for test in group["promql_expr_test"]]
     firing = [test for test in asked if 'alertstate="firing"' in test["expr"]]
     fired = {sample["labels"] for test in firing for sample in test["exp_samples"]}
@@ -52,7 +59,7 @@ def test_alert_has_a_situation_in_which_it_fires(rule: dict[str, Any]) -> None:
     assert any(f'alertname="{rule["alert"]}"' in labels for labels in fired)
 
 
-@each_alert
+@each("rule", RULES)
 def test_alert_names_what_is_exported(rule: dict[str, Any]) -> None:
     """Metrics and labels exist, and figures kept in Redis are not counted once per reaper."""
     assert queries.strangers(rule["expr"]) == []
@@ -62,7 +69,7 @@ def test_alert_names_what_is_exported(rule: dict[str, Any]) -> None:
 
 def test_situations_are_made_of_what_is_exported() -> None:
     """alerts_test.yaml feeds series that the code could export: names, labels and their values."""
-    groups = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())["tests"]
+    groups = situations()
     fed = [series["series"] for group in groups for series in group["input_series"]]
     assert len(fed) > 50
     assert [name for series in fed for name in queries.strangers(series)] == []
@@ -79,7 +86,7 @@ def test_task_that_fails_once_a_day_is_seen() -> None:
     assert counted["send", "nacked"] == counted["load", "buried"] == 0
 
 
-@each_alert
+@each("rule", RULES)
 def test_alert_names_the_command_to_run(rule: dict[str, Any]) -> None:
     """It has a severity, a summary in one line and a command in its description."""
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}

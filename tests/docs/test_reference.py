@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from docs import generate
+from tests.tables import each
 
 DOCS = Path(generate.__file__).parent
 GENERATED = generate.generated()
 
 
-@pytest.mark.parametrize("name", GENERATED)
+@each("name", GENERATED)
 def test_a_generated_file_is_fresh(name):
     assert (DOCS / name).read_text("utf-8") == GENERATED[name], "run python -m docs.generate"
 
 
-@pytest.mark.parametrize("name", [name for name in GENERATED if name.endswith(".md")])
+@each("name", [name for name in GENERATED if name.endswith(".md")])
 def test_a_generated_page_has_no_token_left(name):
     assert "{{" not in GENERATED[name]
 

@@ -12,6 +12,7 @@ import pytest
 
 import qworker
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
+from tests.tables import each
 
 # One process parses the whole package, which takes seconds.
 pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.slow]
@@ -142,7 +143,7 @@ def test_scripts_are_fixed_text() -> None:
     assert loaders
 
 
-@pytest.mark.parametrize("name", SCRIPT_NAMES)
+@each("name", SCRIPT_NAMES)
 def test_scripts_run_nothing_that_they_read(name: str) -> None:
     """No loadstring, no cjson or struct: what is stored is text to a script. What only scripts write is unpacked (a
     batch in a lease, the records of groups), and counts as foreign, or as missing, if that fails.
