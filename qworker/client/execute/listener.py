@@ -171,8 +171,8 @@ class Listener:
 
     def _tell(self, channel: str) -> None:
         with self._lock:
-            told = [*self._watches.get(channel, ())]
-        for watch in told:
+            waiting = [*self._watches.get(channel, ())]
+        for watch in waiting:
             watch.hint.set()
 
 

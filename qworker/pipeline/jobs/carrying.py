@@ -93,6 +93,6 @@ def unfinished(rows: DataFrame, newest: datetime | None) -> DataFrame:
     """The lifecycles that an audit has judged and the next one needs: queue, shard, message_id, life."""
     from pyspark.sql import functions as F
 
-    told = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
-    needed = ((F.col("state") == "open") | recent(newest)) & ~told
+    reported = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
+    needed = ((F.col("state") == "open") | recent(newest)) & ~reported
     return rows.where(needed).select(*LIVES)

@@ -85,8 +85,8 @@ def judge(
     composed = kept(record.events.where(is_composed()))
     # The events of one of two histories with the same numbers do not count, and it is not known which.
     reused = _in({(hole.queue, hole.shard) for hole in record.holes if hole.why == "used twice"})
-    told = steps(composed.where(window.holds()))
-    again = _recorded_again(told).withColumn("in_doubt", reused)
+    recorded = steps(composed.where(window.holds()))
+    again = _recorded_again(recorded).withColumn("in_doubt", reused)
     if seen is not None:
         # What an earlier run has named is not named again.
         again = again.join(steps(record.fresh).select(*_STEP_KEYS), list(_STEP_KEYS), "left_semi")
@@ -115,7 +115,7 @@ def judge(
                 samples[name] = _group_samples(rows.where(test))
         doubts = rows.where("unsure").select("queue", "shard").distinct()
         return Compositions(
-            steps=told.count(),
+            steps=recorded.count(),
             step_twice=step_twice,
             begun=total["begun"],
             outcomes={row.outcome: row.groups for row in sums},
@@ -132,12 +132,12 @@ def judge(
             frame.unpersist()
 
 
-def _recorded_again(told: DataFrame) -> DataFrame:
+def _recorded_again(recorded: DataFrame) -> DataFrame:
     """Steps of one life of a run that were recorded more than once."""
     from pyspark.sql import functions as F
 
     return (
-        told.groupBy(*_STEP_KEYS)
+        recorded.groupBy(*_STEP_KEYS)
         .agg(
             F.count(F.lit(1)).alias("records"),
             F.count_distinct("digest").alias("values"),

@@ -166,11 +166,11 @@ def numbers_of(queue: str, files: Iterable[Place]) -> dict[Epoch, Stretches]:
         try:
             with pq.ParquetFile(str(file) if isinstance(file, Path) else file.open_read()) as rows:
                 for group in range(rows.metadata.num_row_groups):
-                    told = _of_footer(rows.metadata.row_group(group))
+                    in_footer = _of_footer(rows.metadata.row_group(group))
                     for shard, epoch, first, stop in (
                         _of_rows(rows.read_row_group(group, columns=list(_COLUMNS)))
-                        if told is None
-                        else [told]
+                        if in_footer is None
+                        else [in_footer]
                     ):
                         found.setdefault((queue, shard, epoch), []).append((first, stop))
         except (OSError, ValueError) as error:

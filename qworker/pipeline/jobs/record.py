@@ -117,9 +117,9 @@ def examine(
         epochs = Epochs(before.get(shard, ()), end)
         order.add(shard, epochs, of_shard)
         read = [epoch for epoch, stop in epochs.known if stop]
-        told = missing(shard, of_shard, special.gaps.get(shard, []), once.between, end, read)
-        holes += earlier.left(told, of_shard)
-    holes += _told(special, order, lasts, {} if seen is None else seen.lasts)
+        unrecorded = missing(shard, of_shard, special.gaps.get(shard, []), once.between, end, read)
+        holes += earlier.left(unrecorded, of_shard)
+    holes += _holes_of_rows(special, order, lasts, {} if seen is None else seen.lasts)
     holes.sort(key=lambda hole: (hole.queue, hole.shard, hole.epoch, hole.after))
     last_modes = (rows[-1] for rows in special.modes.values() if rows)
     return Record(
@@ -240,7 +240,7 @@ class _Order:
             self.present[shard] = epochs.present(spans)
 
 
-def _told(
+def _holes_of_rows(
     special: SpecialRows,
     order: _Order,
     lasts: Mapping[Shard, datetime],

@@ -138,7 +138,7 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     begun = F.when(~F.col("sent_seen") | F.col("unheard"), F.col("first")).otherwise(
         F.col("first_delivery")
     )
-    told = F.array_max("unsure") >= begun
+    in_unsure = F.array_max("unsure") >= begun
     # It went with its journal, whichever came first by number and by time.
     now = F.col("present")
     with_it = F.col("renewed") & F.coalesce(
@@ -149,7 +149,7 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
         .withColumns(
             {
                 "in_hole": reduce(
-                    or_, (F.coalesce(each, F.lit(False)) for each in (inside, told, with_it))
+                    or_, (F.coalesce(each, F.lit(False)) for each in (inside, in_unsure, with_it))
                 ),
                 "redrive_in_hole": F.coalesce(between, F.lit(False)),
             }

@@ -58,10 +58,10 @@ def _cancel(doing: Doing) -> Done:
         outcome = f"cancelled: {safe(stopped.text)}"
         # Where it was stopped, it is gone in a moment.
         return Done(outcome, listing) if stopped.done else _done(doing, outcome, "unacked")
-    told = "cancelled: it will not run" if answer == "cancelled" else "its handler is asked to stop"
+    text = "cancelled: it will not run" if answer == "cancelled" else "its handler is asked to stop"
     if answer == "cancelled":
-        return Done(told, listing)
-    return _done(doing, told, "unacked")
+        return Done(text, listing)
+    return _done(doing, text, "unacked")
 
 
 def _queue(doing: Doing) -> Queue:

@@ -31,8 +31,8 @@ def _cancel(doing: Doing) -> Done:
     answer = doing.namespace.queues.get(doing.queue).cancel(_run(doing))
     if answer.too_late:
         raise InvalidOptionError("run", "was not cancelled", "it has ended, or is dead")
-    told = "cancelled" if answer == "cancelled" else "its handler is asked to stop"
-    return _done(doing, told)
+    text = "cancelled" if answer == "cancelled" else "its handler is asked to stop"
+    return _done(doing, text)
 
 
 def _redrive(doing: Doing) -> Done:

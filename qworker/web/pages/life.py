@@ -48,9 +48,9 @@ class Step:
     picture: Any = ""
 
 
-def steps_of(told: Life, until_ms: int | None) -> Iterator[Step]:
+def steps_of(history: Life, until_ms: int | None) -> Iterator[Step]:
     """Write the life of a message as steps; `until_ms`: now, if it has not ended."""
-    events = told.events
+    events = history.events
     if not events:
         return
     first_ms = min(events[0].sent_ms, events[0].at_ms)

@@ -49,14 +49,14 @@ def message(look: Look) -> Page:
     searched = _search_one(look, ref, message_id)
     stored = searched.found[0] if searched.found else None
     most = look.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
-    told = _life(client, ref, message_id, inspection, stored, most)
-    task = stored.task if stored else next((one.task for one in told.events if one.task), "")
+    history = _life(client, ref, message_id, inspection, stored, most)
+    task = stored.task if stored else next((one.task for one in history.events if one.task), "")
     outcome, closed = _outcome(look, ref, message_id)
     if (
         stored is None
         and outcome is None
         and not closed
-        and not told.events
+        and not history.events
         and searched.cursor == END
     ):
         return _gone(look)
@@ -79,12 +79,12 @@ def message(look: Look) -> Page:
                 if receipt and run.message_id == receipt
             ],
             "receipt": receipt,
-            "steps": list(steps_of(told, inspection.now_ms if stored is not None else None)),
-            "told": told,
+            "steps": list(steps_of(history, inspection.now_ms if stored is not None else None)),
+            "history": history,
             "mode": inspection.meta.get("journal", "off"),
             "journal": inspection.journal_entries,
             "journal_more": min(_JOURNAL_MOST, 8 * most)
-            if not told.whole and most < _JOURNAL_MOST
+            if not history.whole and most < _JOURNAL_MOST
             else 0,
             "outcome": outcome,
             "value": _value(outcome, task, look),

@@ -150,8 +150,8 @@ class Endings(EndingNotes):
         if delivery.cancelled_for == TIME_LIMIT:
             delivery.outcome = _TIMED_OUT  # as a supervisor counts those of sync handlers
         if self._middleware:
-            told = None if delivery.kind == PARKED or type(error) in NO_END else error
-            self.within(context, self.after, delivery, told)
+            reported = None if delivery.kind == PARKED or type(error) in NO_END else error
+            self.within(context, self.after, delivery, reported)
 
     def lose(self, delivery: Delivery, error: BaseException) -> None:
         """Give a message another try whose handler was cut off by an error that is not its own. Raises nothing."""
