@@ -65,24 +65,34 @@ def test_a_message_alone_takes_two_round_trips() -> None:
 
 
 @pytest.mark.slow
-def test_a_message_for_an_idle_worker_takes_three_calls() -> None:
-    """It is sent, received as its bell rings, and acked by the next receive: nothing is asked for in between."""
+def test_a_message_for_an_idle_worker_takes_three_calls_and_trips() -> None:
+    """It is sent, received as its bell rings, and acked by the next receive; a wait and its receive are one write."""
+    turns, looks = 3 * _TURNS, 0
     with Stand() as stand:
         app.connect_with(stand.factory)
         queue = app.queue("drain")
+
+        def is_waiting() -> bool:
+            nonlocal looks
+            looks += 1
+            return bool(stand.redis.info("clients")["blocked_clients"] == 1)
+
         with stand.qworker("run", "benchmarks.apps:app", "--procs", "1", "--no-reaper"):
 
             def turn() -> None:
                 app.tasks["noop"].send(0, PAD)
                 wait_until(lambda: not stand.stored(queue))
-                wait_until(lambda: stand.redis.info("clients")["blocked_clients"] == 1)
+                wait_until(is_waiting)
 
             turn()
-            before = _calls(stand)
-            for _ in range(_TURNS):
+            looks = 0
+            before, spent = _calls(stand), stand.spent()
+            for _ in range(turns):
                 turn()
             calls = _calls(stand) - before
+            reads = (stand.spent() - spent).reads - looks
         app.close()
-    # A wait that ends without a bell is followed by a receive, too.
-    assert calls["evalsha"] <= 3 * _TURNS + 5
-    assert calls["lindex"] == _TURNS
+    # The worker beats meanwhile, and a wait that ends without a bell is followed by a receive, too.
+    assert calls["lindex"] == turns
+    assert calls["evalsha"] <= 3 * turns + turns // 3
+    assert reads <= 3 * turns + turns // 2

@@ -115,21 +115,22 @@ class Connection:
         with suppress(QworkerError):
             self._server_at(self._factory.locate(command.key))
 
-    def begin(self, command: Command[Any]) -> None:
-        """Send a command now if a connection is open; its reply is read by a later `finish`.
+    def begin(self, *commands: Command[Any]) -> None:
+        """Send commands of one slot now, in one write, if a connection is open; a later `finish` each reads the reply.
 
-        In a Cluster it goes to the last known node even if the map of slots has to be read again: another node's
-        failure does not keep it back, and a node that has lost the slot redirects it.
+        In a Cluster they go to the last known node even if the map of slots has to be read again: another node's
+        failure does not keep them back, and a node that has lost the slot redirects them.
         """
-        address = self._factory.last_node(command.key)
+        address = self._factory.last_node(commands[0].key)
         server = None
         if address is not None and not self._outages.is_left_alone(address):
             server = self._servers.known(address)
-        self._calls.append(InFlightCall(command, server, sent=server is not None))
+        for command in commands:
+            self._calls.append(InFlightCall(command, server, sent=server is not None))
         if server is None:
             return
         try:
-            self._write(server, command)
+            self._write(server, *commands)
         except (RedisError, OSError):
             self._drop(server)
 
@@ -253,8 +254,8 @@ class Connection:
         self._alive()
         return result
 
-    def _write(self, server: ServerConnection, command: Command[Any]) -> None:
-        server.connection.send_packed_command([command.packed()])
+    def _write(self, server: ServerConnection, *commands: Command[Any]) -> None:
+        server.connection.send_packed_command([b"".join([each.packed() for each in commands])])
 
     def _answered(self, call: InFlightCall) -> None:
         assert call.server is not None

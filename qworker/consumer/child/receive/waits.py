@@ -120,14 +120,16 @@ class DoorbellWaits:
         wait = raw("BLPOP", *(queue.keys.wake for queue in queues), f"{block_s:.3f}")
         # Connected now: or the first reply would block the child for the whole wait, deaf to handlers that end.
         bell.connection.connect(wait)
-        bell.connection.begin(wait)
         if pending is None:
+            bell.connection.begin(wait)
             return
         queue.receives += 1
         queue.ready_left = None
         count = queue.want(0, self._slots, 1)
         count = count if most is None else min(count, most)
-        bell.connection.begin(self._receiver.command(pending, count, self._suspects.of_wait()))
+        receive = self._receiver.command(pending, count, self._suspects.of_wait())
+        # In one write, which wakes an idle server once.
+        bell.connection.begin(wait, receive)
 
     def take(self, ready: set[int]) -> Iterator[tuple[Doorbell, QueueState]]:
         """Read the replies that are there, and yield each bell that rang with its queue. Raises `Abandoned`.
