@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qworker import Failure, QWorker, TaskEndedError, group
+from qworker import Failure, QWorker, TaskEndedError, chain, group
 from qworker.testing import drain
 from tests.cli.conftest import Shop
 
@@ -83,6 +83,36 @@ def test_groups_are_cancelled_with_their_calls(run: Any, app: QWorker) -> None:
     assert app.queue("urls").inspect().ready == 0
     assert "0 messages waited" in run("calls", "cancel", handle.id, "--yes").out
     assert run("calls", "cancel", "x", "--yes").code == 1
+
+
+def test_a_message_that_is_not_sent_yet_is_cancelled_with_the_calls_before_it(
+    run: Any, app: QWorker
+) -> None:
+    """By the id that a handle has: of a callback, and with its queue of the last message of a chain."""
+    handle = start(app)
+    error = run("message", "show", handle.id)
+    assert error.code == 1
+    assert (
+        f"not sent yet: it follows a group of calls, see qworker calls show {handle.id}"
+        in error.err
+    )
+    assert "nothing was changed" in run("message", "cancel", handle.id, "--dry-run").out
+    assert len(app.queue("web").calls()) == 1
+    cancelled = run("message", "cancel", handle.id, "--yes", "--json").json
+    assert (cancelled["answer"], cancelled["queue"], cancelled["state"]) == (
+        "cancelled",
+        "web",
+        None,
+    )
+    steps = chain(app.tasks["fetch"].call("a"), app.tasks["fetch"].then()).start()
+    assert run("message", "cancel", steps.id, "--yes").code == 1
+    assert "will not run" in run("message", "cancel", steps.id, "--queue", "urls", "--yes").out
+    assert drain(app).handled == 0
+    for one in (handle, steps):
+        with pytest.raises(TaskEndedError, match="cancelled"):
+            one.result(0)
+    none = run("message", "cancel", "0123456789abcdefghij-1", "--queue", "urls", "--yes")
+    assert (none.code, "nor a call before it" in none.err) == (1, True)
 
 
 def test_a_group_that_is_not_there_is_an_error(run: Any, app: QWorker) -> None:

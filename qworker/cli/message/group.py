@@ -24,6 +24,8 @@ __all__ = ["command"]
 
 #: Characters of ids and receipts.
 _ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}(?:/[0-9]{1,2})?")
+#: Ids that a group of calls may have.
+_GROUP: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ANSWERS: Final = {
     "cancelled": "cancelled {}: it will not run",
     "cancelling": "cancelling {}: its handler is asked to stop within 5 s; it will be dropped if it is requeued",
@@ -99,10 +101,16 @@ def cancel(
     Its worker sees the cancel within 5 s. It cancels the coroutine of an async handler; a sync handler can check. If
     the handler still runs after `qworker run --cancel-grace`, its process is ended, and other messages of that process
     start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
+
+    ID may be that of a callback, or with --queue that of the last message of a chain, which is not sent yet: the calls
+    before it are cancelled.
     """
     from qworker.cli.framework.confirm import confirm
 
-    opened, message = _find(session, message_id, queue)
+    found = _look(session, message_id, queue)
+    if found is None and (ahead := _ahead(session, message_id, queue)) is not None:
+        return _cancel_before(ahead, message_id, dry_run=dry_run, yes=yes)
+    opened, message = found or _find(session, message_id, queue)
     name, state = f"{message.id} of {message.queue}", message.state
     if state == "dead":
         raise click.ClickException(
@@ -135,7 +143,44 @@ def _stop(session: Session, queue: Queue, message: Stored, *, kill: bool) -> str
     return stopped.text
 
 
-def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
+def _ahead(session: Session, message_id: str, queue: str | None) -> Queue | None:
+    """The queue of a message that is not sent yet: the callback of an open group, or the end of a chain."""
+    from qworker.client.chain_search import ChainEnd
+
+    found = _open_group(session, message_id, queue)
+    if found is not None or queue is None:
+        return found
+    opened = session.queues.get(queue)
+    return opened if ChainEnd.of(opened.ref, message_id) else None
+
+
+def _open_group(session: Session, group_id: str, queue: str | None) -> Queue | None:
+    """The queue of the callback of a group of calls that has not ended."""
+    if _GROUP.fullmatch(group_id) is None:
+        return None
+    found = session.queues.find(queue, lambda opened: opened.call_group(group_id))
+    return found[0] if found is not None and found[1].is_open else None
+
+
+def _cancel_before(opened: Queue, message_id: str, *, dry_run: bool, yes: bool) -> Output:
+    """Cancel the calls before a message that is not sent yet."""
+    from qworker.cli.framework.confirm import confirm
+
+    name, answer = f"{message_id} of {opened.name}", ""
+    text = f"would cancel the calls before {name}; nothing was changed"
+    if not dry_run:
+        confirm(f"Cancel the calls before message {name}?", yes=yes)
+        answer = opened.cancel(message_id)
+        if answer.too_late:
+            raise click.ClickException(
+                f"message {name} not found, nor a call before it: it may have ended"
+            )
+        text = _ANSWERS[answer].format(name)
+    document = {"id": message_id, "queue": opened.name, "state": None, "answer": answer}
+    return Output({**document, "cancelled": not dry_run, "stopped": False}, text)
+
+
+def _look(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored] | None:
     from qworker.client.inspect.peek import delivered
     from qworker.client.message import Receipt
 
@@ -146,7 +191,7 @@ def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
             "pass an id as `qworker send` and `qworker queue peek` print it, or a receipt",
         )
     receipt = Receipt.parse(message_id) if ":" in message_id else None
-    found = session.queues.find(
+    return session.queues.find(
         queue,
         lambda opened: (
             session.client.run(delivered(opened.ref, receipt))
@@ -154,13 +199,24 @@ def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
             else opened.show(message_id)
         ),
     )
+
+
+def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
+    found = _look(session, message_id, queue)
     if found is not None:
         return found
+    receipt = ":" in message_id
     ended = None if receipt else session.queues.find(queue, lambda opened: opened.look(message_id))
     if ended is not None:
         name = ended[0].name
         raise click.ClickException(
             f"message {message_id} of {name} has ended; its result: qworker result show {name} {word(message_id)}"
+        )
+    group = _open_group(session, message_id, queue)
+    if group is not None:
+        raise click.ClickException(
+            f"message {message_id} of {group.name} is not sent yet: it follows a group of calls, see "
+            f"qworker calls show {word(message_id)}"
         )
     raise click.ClickException(
         f"message {ascii(message_id)[:80]} not found in {session.queues.scope(queue)}: it may be done, or was moving "
