@@ -1091,7 +1091,7 @@ end
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
 --                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
---                   `*<parent>`: how many of a shared limit have started
+--                   `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -1100,10 +1100,10 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
--- for `journal`, which does so in earlier versions.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
--- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
+-- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
+-- whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.
 
 local groups, group_of, more_of_groups = nil, nil, {}
@@ -1143,10 +1143,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before')
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
       tags = {
         queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-        recent = found[5] or '', before = found[6] or '',
+        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
       }
     end
     return tags
@@ -1157,8 +1157,8 @@ function groups()
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
   end
 
-  -- Groups without a record that have run empty at this virtual time: what comes to them next begins a turn later, so that
-  -- one that sends whenever it is received does not go before all others.
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next.
   function it.note_recent(names)
     local since = tonumber(string.match(tags.recent, '^[^\n]*'))
     if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
@@ -1341,6 +1341,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
         one.known = true
       end
     end
+    if it.next_start then
+      set[#set + 1], set[#set + 2] = '@start', it.next_start
+      it.next_start = nil
+    end
     it.in_parts('ZADD', later, ends)
     it.in_parts('HSET', states, set)
     it.in_parts('HDEL', states, gone)
@@ -1431,6 +1435,20 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
   end
 
+  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
+  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
+  -- turn of the queue.
+  local STEP, begun = 2 ^ -17, nil
+  local function start_of(one)
+    local tags = it.tags()
+    if one.known then return math.max(one.tag, tags.queue) end
+    local latest = tags.queue + 1
+    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
+    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
+    it.next_start = tags.start
+    return math.max(one.tag, begun)
+  end
+
   local function has_members(one) return one.number and one.first <= one.last end
 
   -- Bring the turns of groups up to date, and write their records and those of their parents.
@@ -1438,7 +1456,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local lines, parents, stand, leave = { left = {}, joined = {} }, {}, {}, {}
     local function turn_of(name, one, may)
       if may then
-        stand[#stand + 1], stand[#stand + 2] = math.max(one.tag, it.tags().queue), name
+        stand[#stand + 1], stand[#stand + 2] = start_of(one), name
       else
         leave[#leave + 1] = name
       end
@@ -1608,6 +1626,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
+    table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
     local last = redis.call('HINCRBY', states, '@number', #new)
     for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
     for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do

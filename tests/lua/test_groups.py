@@ -300,8 +300,8 @@ def test_groups_that_have_nothing_to_give_hold_up_no_others(drive: Drive) -> Non
         put(drive, *[f"gone{n}:m{n}" for n in range(first, first + 50)])
     drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
     limit(drive, "slow/*", "r=1/1000 b=1")
-    put(drive, *[f"slow/{n}:s{n}" for n in range(3)], *[f"slow/{n}:t{n}" for n in range(3)])
-    put(drive, "b:b0")
+    slow = [f"slow/{n}:{name}{n}" for name in "st" for n in range(3)]
+    put(drive, *slow, "b:b0")
     assert get(drive, "l1", 1) == ["b0"]
     assert get(drive, "l2", 1) == ["s0"]
     assert get(drive, "l3", 10) == ["s1", "s2"]

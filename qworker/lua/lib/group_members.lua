@@ -26,6 +26,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
+    table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
     local last = redis.call('HINCRBY', states, '@number', #new)
     for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
     for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do

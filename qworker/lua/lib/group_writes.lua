@@ -55,6 +55,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
         one.known = true
       end
     end
+    if it.next_start then
+      set[#set + 1], set[#set + 2] = '@start', it.next_start
+      it.next_start = nil
+    end
     it.in_parts('ZADD', later, ends)
     it.in_parts('HSET', states, set)
     it.in_parts('HDEL', states, gone)

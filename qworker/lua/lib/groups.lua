@@ -5,7 +5,7 @@
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
 --                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
---                   `*<parent>`: how many of a shared limit have started
+--                   `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -14,10 +14,10 @@
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and a value
--- for `journal`, which does so in earlier versions.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
--- starts at the virtual time of the queue, so it has no credit. A group whose name begins with `=` is ordered: one at a time.
+-- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
+-- whose name begins with `=` is ordered: one at a time.
 -- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.
 
 local groups, group_of, more_of_groups = nil, nil, {}
@@ -57,10 +57,10 @@ function groups()
   -- Virtual times: of the queue, and of its messages without a group.
   function it.tags()
     if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before')
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
       tags = {
         queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-        recent = found[5] or '', before = found[6] or '',
+        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
       }
     end
     return tags
@@ -71,8 +71,8 @@ function groups()
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
   end
 
-  -- Groups without a record that have run empty at this virtual time: what comes to them next begins a turn later, so that
-  -- one that sends whenever it is received does not go before all others.
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next.
   function it.note_recent(names)
     local since = tonumber(string.match(tags.recent, '^[^\n]*'))
     if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then

@@ -1,0 +1,80 @@
+"""New groups stand in line in the order of their arrival, within a turn of the queue."""
+
+from __future__ import annotations
+
+from qworker.engine.settle import Outcomes
+from tests.lua.drive import Drive
+from tests.lua.group_calls import EMPTY, get, idle, put
+
+STEP = 2.0**-17
+
+
+def test_new_groups_come_after_those_that_wait(drive: Drive) -> None:
+    """However their names sort, and although each call finds new ones: what waits first starts first."""
+    put(drive, *[f"z{number}:z{number}" for number in range(4)])
+    assert get(drive, "first", 2) == ["z0", "z1"]
+    seen = []
+    for turn in range(3):
+        put(drive, *[f"a{turn}{number}:a{turn}{number}" for number in range(2)])
+        seen += get(drive, f"l{turn}", 2)
+    assert seen == ["z2", "z3", "a00", "a01", "a10", "a11"]
+
+
+def test_new_parents_come_after_those_that_wait(drive: Drive) -> None:
+    """A parent stands in line as a group does."""
+    put(drive, "z/one:z1", "z/two:z2")
+    seen = []
+    for turn in range(3):
+        put(drive, f"a{turn}/one:a{turn}")
+        seen += get(drive, f"l{turn}", 1)
+    assert seen == ["z1", "a0", "a1"]
+
+
+def test_groups_of_a_call_begin_together(drive: Drive) -> None:
+    """Each moves the start of the next call by a step; one that has had a turn comes a turn later."""
+    put(drive, "b:b1", "a:a1", "b:b2")
+    put(drive, "c:c1")
+    assert drive.redis.zrange(drive.keys.turns, 0, -1, withscores=True) == [
+        (b"a", 0.0),
+        (b"b", 0.0),
+        (b"c", 2 * STEP),
+    ]
+    assert get(drive, "l1") == ["a1", "b1", "c1", "b2"]
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+def test_a_new_group_begins_within_a_turn_of_the_queue(drive: Drive) -> None:
+    """Those that have had a turn get the next one after a bounded number of new groups."""
+    put(drive, "g:g1", "g:g2", "g:g3")
+    assert get(drive, "l1", 1) == ["g1"]
+    drive.redis.hset(drive.keys.groups, "@start", "0.999999")
+    put(drive, "a1:a1", "a2:a2")
+    put(drive, "a3:a3")
+    assert drive.redis.zscore(drive.keys.turns, "a2") == 0.999999
+    assert (
+        drive.redis.zscore(drive.keys.turns, "a3")
+        == drive.redis.zscore(drive.keys.turns, "g")
+        == 1.0
+    )
+    assert get(drive, "l2", 4) == ["a1", "a2", "a3", "g2"]
+
+
+def test_a_start_of_long_ago_is_behind_the_queue(drive: Drive) -> None:
+    """A new group has no credit; a start that is too far ahead, of a queue whose groups were removed, is cut."""
+    put(drive, "g:g1", "g:g2", "g:g3")
+    assert get(drive, "l1", 3) == ["g1", "g2", "g3"]
+    put(drive, "h:h1")
+    assert drive.redis.zscore(drive.keys.turns, "h") == 2.0
+    drive.redis.hset(drive.keys.groups, "@start", "7")
+    put(drive, "i:i1")
+    assert drive.redis.zscore(drive.keys.turns, "i") == 3.0
+
+
+def test_members_of_new_groups_are_read_together(drive: Drive) -> None:
+    """Groups of a call have their numbers in the order in which they stand in line, whatever their names."""
+    names = [f"{number * 7919 % 1000:03}" for number in range(100)]
+    put(drive, *[f"{name}:m{name}" for name in names])
+    before = drive.info("commandstats").get("cmdstat_zrange", {"calls": 0})["calls"]
+    assert get(drive, "l1", 100) == [f"m{name}" for name in sorted(names)]
+    assert drive.info("commandstats")["cmdstat_zrange"]["calls"] - before < 15
