@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
-from tests.lua.drive import Drive
+from qworker.wire.envelope import tail
+from tests.lua.drive import NOW, Drive
 from tests.lua.group_calls import EMPTY, get, idle, put
 
 STEP = 2.0**-17
@@ -78,3 +82,37 @@ def test_members_of_new_groups_are_read_together(drive: Drive) -> None:
     before = drive.info("commandstats").get("cmdstat_zrange", {"calls": 0})["calls"]
     assert get(drive, "l1", 100) == [f"m{name}" for name in sorted(names)]
     assert drive.info("commandstats")["cmdstat_zrange"]["calls"] - before < 15
+
+
+@pytest.mark.parametrize("number", [0, 126, 254, 65_534, 2_000_000])
+def test_numbers_of_any_length_are_kept(drive: Drive, number: int) -> None:
+    """A group's number takes one to five bytes of its record, which a receive writes again."""
+    drive.redis.hset(drive.keys.groups, "@number", number)
+    names = [f"g{at}" for at in range(4)]
+    for turn in range(3):
+        put(drive, *[f"{name}:{name}-{turn}" for name in names])
+    for turn in range(3):
+        assert get(drive, f"l{turn}", 4) == [f"{name}-{turn}" for name in names]
+        drive.settle(Outcomes(f"l{turn}", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+def test_many_that_ran_empty_within_a_turn_are_known(drive: Drive) -> None:
+    """They begin a turn later, however many there are; the virtual time in front of their names is not one."""
+    names = [f"r{at:02}" for at in range(20)]
+    put(drive, *[f"{name}:{name}" for name in names])
+    assert len(get(drive, "l1", 20)) == 20
+    put(drive, *[f"{name}:{name}-again" for name in names], "0:zero", "x:new")
+    stand = dict(drive.redis.zrange(drive.keys.turns, 0, -1, withscores=True))
+    assert {name.decode() for name, tag in stand.items() if tag == 1.0} == set(names)
+    assert stand[b"0"] == stand[b"x"] < 0.01
+
+
+def test_only_a_flag_of_the_header_names_a_group(drive: Drive) -> None:
+    """Not what stands in a body; and names of any characters are read as they were sent."""
+    message = NewMessage("m1", tail(b"a g=evil \n"), group="")
+    drive.run(send(drive.keys, [message], lane="", sequence=0, now_ms=NOW))
+    assert drive.redis.llen(drive.keys.ready[0]) == 1
+    put(drive, "a b:m2", "a.b-c_d:m3", "ü:m4", "=o:m5", "p/c:m6", "a%b:m7")
+    stand = drive.redis.zrange(drive.keys.turns, 0, -1)
+    assert {name.decode() for name in stand} >= {"a b", "a.b-c_d", "ü", "=o", "p/", "a%b"}

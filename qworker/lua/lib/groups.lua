@@ -26,6 +26,11 @@ local MAX_GROUP = 257
 
 -- The group of an item, or nil. Lists and leases may hold items of other programs: an invalid name is none.
 function group_of(item)
+  local at = string.find(item, ' g=', 1, true)
+  local usual = at and string.match(item, '^([%w_.:-]+)[ \n]', at + 3)
+  if usual and #usual <= MAX_GROUP and string.sub(item, 1, 3) == 'q1 ' and at < (string.find(item, '\n', 1, true) or 0) then
+    return usual
+  end
   local value = string.match(item, '^q1 [^\n]- g=([^ \n]+)')
   if not value then return nil end
   value = string.gsub(value, '%%(%x%x)', function(pair) return string.char(tonumber(pair, 16)) end)
@@ -80,16 +85,6 @@ function groups()
       tags.recent = string.format('%.17g\n', tags.queue)
     end
     tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
-  end
-
-  -- Whether a group has run empty within the last turn.
-  function it.is_recent(name)
-    local now, line = it.tags().queue, '\n' .. name .. '\n'
-    local function is_in(noted, turns_ago)
-      local since = tonumber(string.match(noted, '^[^\n]*'))
-      return since and now < since + turns_ago and find(noted, line, 1, true)
-    end
-    return is_in(tags.recent, 2) or is_in(tags.before, 3)
   end
 
   -- The values of a record as it is stored; nil without one.
