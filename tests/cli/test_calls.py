@@ -56,6 +56,24 @@ def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
     assert "no group of calls" in run("calls", "ls").err
 
 
+def test_a_group_shows_that_it_cancels_the_rest(run: Any, app: QWorker) -> None:
+    """Beside its policy, as text and as JSON."""
+
+    @app.task(queue="urls", result="1h")
+    def fetch(url: str) -> str:
+        return url
+
+    calls = [fetch.call("a"), fetch.call("b")]
+    plain = group(calls, policy="first").then(fetch).start()
+    cancels = group(calls, policy="first", cancel_rest=True).then(fetch).start()
+    assert "first, cancels the rest" in run("calls", "show", cancels.id).out
+    assert "rest" not in run("calls", "show", plain.id).out
+    shown = {
+        group["id"]: group["cancel_rest"] for group in run("calls", "ls", "--json").json["groups"]
+    }
+    assert shown == {plain.id: False, cancels.id: True}
+
+
 def test_a_group_says_which_of_its_calls_wait_in_an_outbox(run: Any, app: QWorker) -> None:
     """How many, since when, and for which queue; none once that has taken them."""
     app.queue("urls").pause("in")

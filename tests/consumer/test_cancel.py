@@ -22,6 +22,7 @@ from qworker import (
     TaskEndedError,
     TaskFailedError,
     current,
+    group,
 )
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
@@ -97,6 +98,37 @@ def test_message_that_waits_is_gone_at_once(app: QWorker, where: str, by: str) -
     assert history_of(queue) == {"cancelled": 1, "sent": 1}
     drain(app)
     assert answers[by]() is Cancellation.CANCELLED, "a repetition says the same"
+
+
+def test_a_call_that_runs_is_stopped_by_the_first_success_of_its_group(app: QWorker) -> None:
+    """The worker that acked the first success relays it, and the next heartbeat names the others."""
+    begun, stopped = threading.Event(), threading.Event()
+
+    @app.task(result="1h")
+    async def ask(slow: bool) -> str:
+        if slow:
+            begun.set()
+            try:
+                await asyncio.sleep(DEADLINE_S)
+            except asyncio.CancelledError:
+                stopped.set()
+                raise
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        return "slow" if slow else "fast"
+
+    @app.task(result="1h")
+    async def keep(answer: str) -> str:
+        return answer
+
+    calls = group([ask.call(slow=True), ask.call(slow=False)], policy="first", cancel_rest=True)
+    with running(app, concurrency=4) as child:
+        handle = calls.then(keep).start()
+        assert handle.result(DEADLINE_S) == "fast"
+        until(lambda: tombstones(app) == [f"{handle.id}.0".encode()])
+        heartbeat(app, child)
+        assert stopped.wait(DEADLINE_S)
+        until(lambda: tombstones(app) == [])
 
 
 def test_too_late_says_which(app: QWorker) -> None:
