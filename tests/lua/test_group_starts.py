@@ -8,7 +8,7 @@ from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.wire.envelope import tail
 from tests.lua.drive import NOW, Drive
-from tests.lua.group_calls import EMPTY, get, idle, put
+from tests.lua.group_calls import EMPTY, get, idle, limit, put
 
 STEP = 2.0**-17
 
@@ -75,6 +75,17 @@ def test_a_start_of_long_ago_is_behind_the_queue(drive: Drive) -> None:
     assert drive.redis.zscore(drive.keys.turns, "i") == 3.0
 
 
+def test_a_group_with_members_in_flight_is_not_new(drive: Drive) -> None:
+    """It returns where its turns have brought it, not after those that are new."""
+    limit(drive, "a", "w=100")
+    put(drive, "a:a1")
+    assert get(drive, "l1") == ["a1"]
+    drive.redis.hset(drive.keys.groups, "@start", "0.5")
+    put(drive, "a:a2", "b:b1")
+    stand = drive.redis.zrange(drive.keys.turns, 0, -1, withscores=True)
+    assert stand == [(b"a", 0.01), (b"b", 0.5)]
+
+
 def test_members_of_new_groups_are_read_together(drive: Drive) -> None:
     """Groups of a call have their numbers in the order in which they stand in line, whatever their names."""
     names = [f"{number * 7919 % 1000:03}" for number in range(100)]
@@ -99,7 +110,7 @@ def test_numbers_of_any_length_are_kept(drive: Drive, number: int) -> None:
 
 def test_many_that_ran_empty_within_a_turn_are_known(drive: Drive) -> None:
     """They begin a turn later, however many there are; the virtual time in front of their names is not one."""
-    names = [f"r{at:02}" for at in range(20)]
+    names = [f"-{at:02}" for at in range(20)]  # a few are looked up otherwise
     put(drive, *[f"{name}:{name}" for name in names])
     assert len(get(drive, "l1", 20)) == 20
     put(drive, *[f"{name}:{name}-again" for name in names], "0:zero", "x:new")
@@ -110,9 +121,13 @@ def test_many_that_ran_empty_within_a_turn_are_known(drive: Drive) -> None:
 
 def test_only_a_flag_of_the_header_names_a_group(drive: Drive) -> None:
     """Not what stands in a body; and names of any characters are read as they were sent."""
-    message = NewMessage("m1", tail(b"a g=evil \n"), group="")
-    drive.run(send(drive.keys, [message], lane="", sequence=0, now_ms=NOW))
+    sent = [
+        NewMessage("m0", tail(b"a g=evil \n"), group=""),
+        NewMessage("m1", tail(b"{}", {"g": "good"}), group="good"),
+    ]
+    drive.run(send(drive.keys, sent, lane="", sequence=0, now_ms=NOW))
     assert drive.redis.llen(drive.keys.ready[0]) == 1
+    assert drive.redis.zrange(drive.keys.turns, 0, -1) == [b"good"]
     put(drive, "a b:m2", "a.b-c_d:m3", "ü:m4", "=o:m5", "p/c:m6", "a%b:m7")
     stand = drive.redis.zrange(drive.keys.turns, 0, -1)
     assert {name.decode() for name in stand} >= {"a b", "a.b-c_d", "ü", "=o", "p/", "a%b"}
