@@ -16,6 +16,7 @@ from qworker.client.manage.limit import Limit
 from qworker.client.manage.shares import Divider
 from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
+from qworker.engine import shares as commands
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.engine.shares import Report
@@ -240,6 +241,28 @@ def test_random_passes_never_exceed_it(worlds: Any) -> None:
             if not any(drive.redis.zcard(drive.keys.delayed) for drive in world.drives):
                 break
         assert not sum(drive.redis.zcard(drive.keys.delayed) for drive in world.drives), seed
+
+
+def test_a_rate_that_moves_makes_no_tokens(worlds: Any) -> None:
+    """A queue that gets a part begins without tokens; one whose part changes has as many as before."""
+    world = worlds(1)
+    (drive,) = world.drives
+    world.send(drive, 30)
+
+    def share(version: int, words: str) -> None:
+        given = [("api/", version, f"{words} s={version}")]
+        drive.run(commands.share(drive.keys, given, now_ms=world.now))
+
+    share(1, "r=10/1000 b=4")
+    assert world.receive(drive) == 0
+    world.now += 1000
+    assert world.receive(drive, 3) == 3  # one of four is left
+    share(2, "r=20/1000 b=4")
+    assert world.receive(drive) == 1
+    share(3, "r=5/1000 b=8")
+    assert world.receive(drive) == 0  # though its burst has grown
+    world.now += 200
+    assert world.receive(drive) == 1
 
 
 @pytest.mark.slow

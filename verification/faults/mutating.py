@@ -19,6 +19,11 @@ SAFETY = (
     "fsck",
     "no drained queue",
     "sent_by_server",
+    "locked",
+    "beside",
+    "debounced_lost",
+    "replaced_ran",
+    "throttled_twice",
 )
 
 
