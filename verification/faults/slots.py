@@ -108,8 +108,7 @@ def lose_node(stage: Stage) -> None:
         time.sleep(0.2)
         stage.kill_child()
     stage.notebook.note("upset")
-    topology.lose_node(stage)
-    kill_some(stage)
+    topology.lose_node_while(stage, kill_some)
 
 
 def _share(stage: Stage) -> None:

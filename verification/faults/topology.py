@@ -232,7 +232,12 @@ def move_slots(stage: Stage) -> None:
 
 
 def lose_node(stage: Stage) -> None:
-    """Kill the master of the load's queue in a Cluster; its replica is promoted."""
+    """Kill the master of the load's queue in a Cluster; its replica is promoted, and the load goes on."""
+    lose_node_while(stage, nothing)
+
+
+def lose_node_while(stage: Stage, course: Callable[[Stage], None]) -> None:
+    """Kill that master, and play a course from when its replica is the master."""
     cluster, key = _cluster(stage), stage.queue().keys.meta
     time.sleep(2.0)
     old = cluster.master_of(key)
@@ -243,7 +248,7 @@ def lose_node(stage: Stage) -> None:
     stage.measured["failover_s"] = round(time.monotonic() - begun, 1)
     stage.server_returned()
     old.start()
-    nothing(stage)
+    course(stage)
     cluster.wait_until_whole()
 
 
