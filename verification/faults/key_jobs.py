@@ -15,7 +15,7 @@ from verification.faults.jobs import app, delivery, history
 
 __all__ = ["app", "keyed", "scheduled_wait", "scheduled_work"]
 
-_FAILS_EVERY: Final = 17
+_FAILS_EVERY: Final = 3
 _retry = Retry.fixed("100ms")
 #: How long a scheduled handler takes, of a schedule every second.
 _WORK_S: Final = (0.1, 0.1, 1.5)
@@ -25,7 +25,7 @@ _WAIT_S: Final = 6.0
 
 @app.task(queue="load", retry=_retry)
 def keyed(key: str, nap_ms: int = 0) -> None:
-    """Note the start, take a while, note the end; one of seventeen fails at its first delivery."""
+    """Note the start, take a while, note the end; one of three fails at its first delivery."""
     receives = delivery().receive_count
     history.note("started", key, receives)
     time.sleep(nap_ms / 1000)

@@ -15,9 +15,9 @@ PRESSED: Final = "pressed"
 FOR_S, DELAY_S, MOST_S = 1.0, 0.4, 1.0
 #: Kind → options, how many keys there are, and whether all producers have the same ones.
 KINDS: Final[dict[str, tuple[dict[str, Any], int, bool]]] = {
-    UNIQUE: ({}, 8, True),
-    STARTED: ({"unique_until": "started"}, 8, True),
-    TIMED: ({"unique_for": f"{FOR_S}s"}, 4, True),
-    TYPED: ({"debounce": f"{DELAY_S}s"}, 12, False),
-    PRESSED: ({"debounce": f"{DELAY_S}s", "debounce_max": f"{MOST_S}s"}, 3, False),
+    UNIQUE: ({}, 3, True),
+    STARTED: ({"unique_until": "started"}, 3, True),
+    TIMED: ({"unique_for": f"{FOR_S}s"}, 3, True),
+    TYPED: ({"debounce": f"{DELAY_S}s"}, 4, False),
+    PRESSED: ({"debounce": f"{DELAY_S}s", "debounce_max": f"{MOST_S}s"}, 2, False),
 }

@@ -184,7 +184,7 @@ def _debounces(by_producer: Mapping[str, Mapping[int, _Message]]) -> dict[str, f
     }
 
 
-_SENDING: Final = Sending(rate=120, chunk=1, backlog=300, nap_ms=20)
+_SENDING: Final = Sending(rate=120, chunk=1, backlog=300, nap_ms=40)
 _USED: Final = (
     at_least("kept_out", 2),
     at_least("throttled", 1),
