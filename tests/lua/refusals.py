@@ -758,6 +758,29 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         calls=lambda drive, call: [call.only(1), call.more(*["\n2"] * 100)],
         largest=lambda drive, call: [call.more(*["\n2"] * 99)],
     ),
+    # -- worker
+    "note": Refusals(
+        _on_parts("schedules", words=("HSET", "a", 1)),
+        words={
+            1: ["SET", "hset", "", "RPUSH", "ZADD"],
+            2: ["a" * 513],
+            3: ["v" * 65_537],
+        },
+        calls=lambda drive, call: [
+            call.only(1),
+            call.only(2),
+            call.more("b"),
+            call.more(*["b", 1] * 100),
+            call.but({1: "HSETNX"}).more("b", 1),
+            *(Call(call.keys, ("ZADD", bad, "a")) for bad in BAD_NUMBERS),
+            Call(call.keys, ("ZADD", 1, "a" * 513)),
+            Call(call.keys, ("RPUSH", "v" * 65_537)),
+        ],
+        largest=lambda drive, call: [
+            call.more(*["b", 1] * 99),
+            call.but({2: "a" * 512, 3: "v" * 65_536}),
+        ],
+    ),
     "look": Refusals(
         _on_parts("meta", "delayed", "run:a", words=(NOW,)),
         calls=lambda drive, call: [
