@@ -36,7 +36,7 @@ CHANGES = {
     "lua/lib/requeue_outcomes.lua": [("'^q1 (", "'^q[12] (")],
     "lua/lib/group_members.lua": [("'^q1 ", "'^q[12] ")],
     "lua/lib/group_slots.lua": [("'^q1 ", "'^q[12] ")],
-    "lua/lib/groups.lua": [("'^q1 [", "'^q[12] [")],
+    "lua/lib/groups.lua": [("'^q1 [", "'^q[12] ["), ("== 'q1 '", "== 'q2 '")],
     "lua/lib/joins.lua": [("'^q1 (", "'^q[12] (")],
     "lua/calls/join.lua": [("'q1 ' ..", "'q2 ' ..")],
     "lua/lib/call_specs.lua": [("'^q1 [", "'^q[12] [")],
