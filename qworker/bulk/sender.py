@@ -22,7 +22,8 @@ from qworker.bulk.ledger import (
 from qworker.bulk.options import BulkOptions
 from qworker.bulk.rows import RowGroup
 from qworker.bulk.transport import RoomWait, Transport
-from qworker.engine.command import GIVE_UP_S, Command, Word
+from qworker.engine.attempt import GIVE_UP_S
+from qworker.engine.command import Command, Word
 from qworker.engine.index import announce
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw

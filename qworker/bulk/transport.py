@@ -19,7 +19,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.roundtrip import load_missing
 from qworker.client.execute.sync import Client
-from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command
+from qworker.engine.attempt import GIVE_UP_S, Attempt
+from qworker.engine.command import Brief, Command
 from qworker.engine.scripts import Script
 from qworker.errors import (
     BulkGapError,

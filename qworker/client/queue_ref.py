@@ -13,7 +13,8 @@ from qworker.client.message import Message, Receipt, Stored
 from qworker.client.plan import Plan
 from qworker.client.shard_state import ShardState
 from qworker.client.unreturned import Unreturned
-from qworker.engine.command import GIVE_UP_S, Brief
+from qworker.engine.attempt import GIVE_UP_S
+from qworker.engine.command import Brief
 from qworker.engine.index import announce
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE
 from qworker.engine.raw import raw

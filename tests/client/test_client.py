@@ -20,8 +20,9 @@ import redis
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue
+from qworker.engine.attempt import Attempt
 from qworker.engine.attributes import configure
-from qworker.engine.command import Attempt, Command
+from qworker.engine.command import Command
 from qworker.engine.inspect import inspect
 from qworker.engine.raw import raw
 from qworker.engine.receive import Batch, settle_receive

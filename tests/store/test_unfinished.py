@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qworker.engine.command import Attempt
+from qworker.engine.attempt import Attempt
 from qworker.engine.extend import extend
 from qworker.errors import InDoubtError, RetryRule, ServerError, UnfinishedError
 from qworker.wire.keys import QueueKeys

@@ -17,7 +17,8 @@ from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.shared_waits import SharedWaits
 from qworker.client.plan import Plan
-from qworker.engine.command import GIVE_UP_S, Attempt, Brief, Command, PerQueue, Together
+from qworker.engine.attempt import GIVE_UP_S, Attempt
+from qworker.engine.command import Brief, Command, PerQueue, Together
 from qworker.engine.send import SendCall, Sent
 from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, ServerError
 from qworker.store.connection_set import AsyncConnectionSet

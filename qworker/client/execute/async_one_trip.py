@@ -12,7 +12,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.async_roundtrip import within
 from qworker.client.execute.one_trip import by_node
-from qworker.engine.command import LEAST_S, Command
+from qworker.engine.attempt import LEAST_S
+from qworker.engine.command import Command
 from qworker.errors import QworkerError, RetryRule, ServerError
 from qworker.store.connections import ConnectionFactory, map_error
 

@@ -13,16 +13,8 @@ from qworker.client.execute.backoff import AwayServers, IndexWrites
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
 from qworker.client.unreturned import Unreturned
-from qworker.engine.command import (
-    GIVE_UP_S,
-    LEAST_S,
-    Brief,
-    Command,
-    Pause,
-    PerQueue,
-    Soon,
-    Together,
-)
+from qworker.engine.attempt import GIVE_UP_S, LEAST_S
+from qworker.engine.command import Brief, Command, Pause, PerQueue, Soon, Together
 from qworker.engine.send import SendCall
 from qworker.engine.settle import Settled, settle
 from qworker.errors import QworkerError, RetryRule, ServerError

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.roundtrip import answered_within
-from qworker.engine.command import LEAST_S, Command, Patience
+from qworker.engine.attempt import LEAST_S, Patience
+from qworker.engine.command import Command
 from qworker.errors import QworkerError, RetryRule, ServerError
 from qworker.store.connections import ConnectionFactory, map_error
 

@@ -13,7 +13,7 @@ from qworker.client.execute.distance import Distances
 from qworker.client.execute.lanes import Lane
 from qworker.client.execute.recurring import is_of_server
 from qworker.client.execute.sync import Client
-from qworker.engine.command import Patience
+from qworker.engine.attempt import Patience
 from qworker.errors import QworkerError, ServerError
 
 if TYPE_CHECKING:

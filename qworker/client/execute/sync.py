@@ -20,16 +20,8 @@ from qworker.client.execute.one_trip import call_each
 from qworker.client.execute.roundtrip import call, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
-from qworker.engine.command import (
-    GIVE_UP_S,
-    Attempt,
-    Brief,
-    Command,
-    Patience,
-    PerQueue,
-    Together,
-    Word,
-)
+from qworker.engine.attempt import GIVE_UP_S, Attempt, Patience
+from qworker.engine.command import Brief, Command, PerQueue, Together, Word
 from qworker.engine.note import keep_note
 from qworker.engine.raw import raw, server_time
 from qworker.engine.send import SendCall, Sent
