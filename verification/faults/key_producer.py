@@ -100,14 +100,15 @@ class Producer:
 
     def free_all(self) -> None:
         """Send to each key until a message was stored: whatever held it has ended."""
-        for kind, (_, keys, _) in KINDS.items():
-            for number in range(keys):
+        left = {(kind, number) for kind, (_, keys, _) in KINDS.items() for number in range(keys)}
 
-                def is_free(kind: str = kind, number: int = number) -> bool:
-                    return self._send(kind, number)
+        def are_free() -> bool:
+            left.difference_update([key for key in left if self._send(*key)])
+            return not left
 
-                if not _within(is_free):
-                    self._history.note("locked", f"{kind}{number}")
+        _within(are_free)
+        for kind, number in left:
+            self._history.note("locked", f"{kind}{number}")
 
     # -- schedules -----------------------------------------------------------------------------
 
