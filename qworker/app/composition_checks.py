@@ -34,8 +34,8 @@ _NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
 MAX_DEPTH: Final = 4
 _LEVEL: Final = 9
 _MAX_ID: Final = 64
-#: Messages of a group that cancels the rest: its queues get their numbers in one entry.
-_MAX_REST: Final = 50_000
+#: Messages of a group that cancels the rest: one call notes those of a queue, 10 ms for so many.
+_MAX_REST: Final = 10_000
 
 
 def check_part(

@@ -161,8 +161,8 @@ def test_scrapes_are_measured_of_a_daemon_and_a_worker() -> None:
 
 def test_pauses_are_listed_per_script_of_each_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the small messages and of the large bodies, with the goal of each, and reads without a script."""
-    monkeypatch.setattr("benchmarks.pauses._PASSES", 1)
-    monkeypatch.setattr("benchmarks.pauses._SPOTS", 5)
+    monkeypatch.setattr("benchmarks.pauses_verbs._PASSES", 1)
+    monkeypatch.setattr("benchmarks.pauses_verbs._SPOTS", 5)
     rows = _rows("pauses", 1000)
     assert rows["1,000 small, delete: delete: max"]["goal"] == "≤ 20"
     assert rows["4 MiB, redrive: redrive: p99"]["goal"] == "≤ 5"
