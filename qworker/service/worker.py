@@ -54,7 +54,7 @@ class _Worker:
         ProcessCollector(registry=self._registry)
         self._reaper: EmbeddedReaper | None = None
         self._registering = threading.Lock()
-        self._begun = time.monotonic()
+        self._begun = starter.begun
         self._was_ready = False
         self._server = {"server": str(starter.url), "server_from": server_from}
         self._notifier = Notifier()

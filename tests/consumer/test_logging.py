@@ -103,6 +103,16 @@ def test_a_worker_logs_its_tasks_and_handlers_log_their_message(lab: Lab) -> Non
 
 
 @pytest.mark.slow
+def test_a_worker_is_ready_after_the_time_that_its_children_took(lab: Lab) -> None:
+    """They start before the rest of their supervisor is imported, and that time counts."""
+    lab.app("import time\ntime.sleep(0.5)\n@app.task\ndef known() -> None:\n    pass\n")
+    with lab.worker() as worker:
+        until(lambda: worker.events("worker_ready"))
+    (ready,) = worker.events("worker_ready")
+    assert ready["after_s"] >= 0.5
+
+
+@pytest.mark.slow
 def test_the_password_of_the_server_is_not_in_the_first_line(lab: Lab) -> None:
     """Nor anywhere else in the log of a start that fails."""
     lab.app("@app.task\ndef known() -> None:\n    pass\n")

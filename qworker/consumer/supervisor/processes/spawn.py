@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING, Final
 
 from qworker.consumer.manifest import ChildConfig, slots_for
@@ -32,6 +33,8 @@ class Starter:
         self.url = url
         self.options = options
         self.logs = logs
+        #: By `time.monotonic`: when the worker began to start.
+        self.begun = time.monotonic()
         self._slots = slots_for(options.concurrency or 0)
         self._early: dict[int, ChildProcess] = {}
 
