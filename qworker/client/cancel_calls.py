@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final, TypeVar, cast
+from typing import Final
 
 import msgspec
 
 from qworker.client.cancel import Cancellation
 from qworker.client.cancel_messages import cancel_messages
 from qworker.client.inspect.walk import SortedSetWalk
-from qworker.client.plan import Plan, side_by_side
+from qworker.client.plan import Plan, all_together, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
 from qworker.engine.calls import abandon
-from qworker.engine.command import Command, Together
 from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.names import check_message_id
 
 __all__ = ["CancelledCalls", "cancel_calls", "cancel_groups", "cancel_open_group"]
-
-T = TypeVar("T")
 
 #: Walks through the queues: a message that moves may be missed by one.
 _WALKS: Final = 3
@@ -125,11 +122,11 @@ def _empty_outboxes(
 ) -> Plan[None]:
     """Relay what is on its way, and take back what its destination refuses. `home`: where the groups are counted."""
     places = {shard.keys.queue: shard for shard in (home, *shards)}
-    named = yield from _all([destinations(place.keys) for place in places.values()])
+    named = yield from all_together([destinations(place.keys) for place in places.values()])
     lanes = [
         (place, name) for place, names in zip(places.values(), named, strict=True) for name in names
     ]
-    lengths = yield from _all(
+    lengths = yield from all_together(
         [raw("XLEN", place.keys.outbox(name), decode=int) for place, name in lanes]
     )
     full = [lane for lane, length in zip(lanes, lengths, strict=True) if length]
@@ -152,12 +149,3 @@ def _empty_outboxes(
                 yield raw("XDEL", place.keys.outbox(name), *ours, decode=int)
                 cancelled.update(ours.values())
             start = page.rest
-
-
-def _all(commands: Sequence[Command[T]]) -> Plan[list[T]]:
-    """Execute commands in one trip, and raise the first error."""
-    replies: list[T | QworkerError] = (yield Together(commands)) if commands else []
-    for reply in replies:
-        if isinstance(reply, QworkerError):
-            raise reply
-    return cast(list[T], replies)

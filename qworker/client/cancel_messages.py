@@ -10,7 +10,7 @@ from qworker.client.inspect import peek
 from qworker.client.inspect.find import Found, id_of
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.per_shard import of_one_key
-from qworker.client.plan import Plan, side_by_side
+from qworker.client.plan import Plan, all_together, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import message as commands
 from qworker.engine.command import Together
@@ -100,7 +100,7 @@ def _delete(shard: QueueRef, hits: Sequence[Found]) -> Plan[list[str]]:
             hits[first : first + commands.MAX_PICKED]
             for first in range(0, len(hits), commands.MAX_PICKED)
         ]
-        replies = yield Together(
+        replies = yield from all_together(
             [
                 commands.delete(shard.keys, [hit.item for hit in page], [hit.spot for hit in page])
                 for page in pages
@@ -108,8 +108,6 @@ def _delete(shard: QueueRef, hits: Sequence[Found]) -> Plan[list[str]]:
         )
         left: list[Found] = []
         for page, reply in zip(pages, replies, strict=True):
-            if isinstance(reply, QworkerError):
-                raise reply
             deleted += [hit.id for hit, gone in zip(page, reply, strict=False) if gone]
             # A call looks at a limited number of entries.
             left += page[len(reply) :]
@@ -143,9 +141,5 @@ def _stop(shard: QueueRef, prefixes: tuple[str, ...], running: set[str]) -> Plan
     ids = [*fresh]
     for first in range(0, len(ids), _TOMBSTONES):
         some = ids[first : first + _TOMBSTONES]
-        for message_id, reply in zip(
-            some, (yield Together([tombstone(shard, each) for each in some])), strict=True
-        ):
-            if isinstance(reply, QworkerError):
-                raise reply
-            running.add(message_id)
+        yield from all_together([tombstone(shard, each) for each in some])
+        running.update(some)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from qworker.engine.command import Brief, Command, Pause, Soon, Together
 from qworker.engine.send import SendCall
 from qworker.errors import QworkerError
 
-__all__ = ["Plan", "each_soon", "run_plan", "run_plans", "side_by_side"]
+__all__ = ["Plan", "all_together", "each_soon", "run_plan", "run_plans", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -106,6 +106,15 @@ def side_by_side(
     finally:
         for plan in running.values():
             plan.close()
+
+
+def all_together(commands: Sequence[Command[T]]) -> Plan[list[T]]:
+    """Execute commands of one queue each in one trip. Raises the first error of them."""
+    replies: list[T | QworkerError] = (yield Together(commands)) if commands else []
+    for reply in replies:
+        if isinstance(reply, QworkerError):
+            raise reply
+    return cast(list[T], replies)
 
 
 def each_soon(plan: Plan[T], within_s: float, since: float = float("-inf")) -> Plan[T]:
