@@ -38,8 +38,9 @@ def handle(key: int) -> None:
             starts = lab.notes("start")
             pid = starts[-1].pid if len(starts) >= 8 * (len(killed) + 1) else 0
             if pid in worker.children() and rng.random() < 0.5:
-                os.kill(pid, signal.SIGKILL)
+                # Its handlers have run until now, if not longer; others may start between the kill and the next line.
                 killed[pid] = time.time()
+                os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
         until(lambda: lab.queue().inspect().stored == 0)
     ends: dict[tuple[int, int], list[float]] = {}
