@@ -27,6 +27,7 @@ from qworker.daemon.relaying import Relaying
 from qworker.daemon.scheduler import Scheduler
 from qworker.daemon.shard_upkeep import ShardUpkeep
 from qworker.daemon.sharing import Sharing
+from qworker.daemon.silent_workers import SilentWorkers
 from qworker.daemon.sweeping import MAX_TICK_MS, Sweeping
 from qworker.daemon.tick import Tick
 from qworker.engine.raw import server_time
@@ -87,6 +88,7 @@ class Reaper:
         self._relaying = Relaying(self._calls, namespace, clock=clock)
         self._shards = ShardUpkeep(self._calls.execute, namespace, client.ids, clock=clock)
         self._sharing = Sharing(self._calls, namespace, self.presence.name, clock=clock)
+        self._silent = SilentWorkers(self._calls.execute, namespace, clock=clock)
         self._shedding = JournalShedding(self._calls.execute, masters, clock=clock)
         self._problems = Problems(clock=clock)
         self._sweeping = Sweeping(self._calls, tick_ms, clock=clock)
@@ -127,6 +129,8 @@ class Reaper:
         self._unless_away(lambda: self._run_all(shards, tick), tick)
         self._unless_away(lambda: self._sharing.tend(tick), tick)
         self._unless_away(lambda: self.presence.seen(tick.now_ms), tick)
+        reapers = self.presence.reapers
+        self._unless_away(lambda: self._silent.forget(tick.now_ms, reapers), tick)
         tick.reapers, tick.elapsed_s = self.presence.reapers, self._clock() - started
         return tick
 
@@ -164,7 +168,7 @@ class Reaper:
             while self._step(keys, duty, tick):
                 pass
 
-    def _unless_away(self, work: Callable[[], None], tick: Tick) -> None:
+    def _unless_away(self, work: Callable[[], object], tick: Tick) -> None:
         """Do work that fails while a node of a Cluster is away; the queues of other nodes are reaped anyway."""
         try:
             work()

@@ -152,7 +152,7 @@ ROLES: Final[dict[str, Role]] = {
     "daemon": Role(
         about="reaps every queue of the namespace, fires schedules, reads counters (qworker daemon)",
         raw=(
-            "hincrby", "hkeys", "hlen", "hset", "hget", "hgetall", "hexists", "hdel", "exists", "scan",
+            "hincrby", "hkeys", "hlen", "hset", "hget", "hgetall", "hexists", "hscan", "hdel", "exists", "scan",
             "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
@@ -160,6 +160,7 @@ ROLES: Final[dict[str, Role]] = {
         shared=lambda namespace: (
             f"~{queues_key(namespace)}",
             f"~{reapers_key(namespace)}",
+            f"~{workers_key(namespace)}",
             f"~{leaving_key(namespace)}",
             f"~{shared_limits_key(namespace)}",
             f"%R~{owners_key(namespace)}",
