@@ -260,6 +260,19 @@ def test_top_once_shows_queues_workers_and_handlers(run, shop):
     ]
 
 
+def test_top_names_few_queues_of_a_worker(run, shop):
+    """Each queue has a row of its own; a worker may have hundreds. `worker ls` names them all, one worker a line."""
+    queues = [f"q{number}" for number in range(300)]
+    shop.add_worker("web-1-a", queues=queues)
+    shop.send("q299", 1)
+    lines = run("top", "--once", "--every", "200ms").lines
+    [row] = [line for line in lines if line.startswith("web-1-a ")]
+    assert "q0,q1,q2,q3,q4 and 295 more" in row
+    assert [line.split()[:2] for line in lines if "q299" in line] == [["q299", "1"]]
+    [listed] = [line for line in run("worker", "ls").lines if "q299" in line]
+    assert ",".join(queues) in listed
+
+
 def test_top_shows_limits_under_which_messages_wait(run, shop):
     """The most loaded first, and when the next may start; also as JSON, and none under which nothing waits."""
     crm, mails = shop.queue("crm"), shop.queue("mails")

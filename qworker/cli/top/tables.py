@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.cli.framework.output import Block, Heading, Table
@@ -45,6 +45,8 @@ QUEUE_COLUMNS: Final = (
     Column("FAILED/S", number=True, spare=3),
     Column("STATE", wide=True),
 )
+#: Queues of a worker that are named.
+_NAMED: Final = 5
 TOP_WORKER_COLUMNS: Final = (
     Column("WORKER"),
     Column("QUEUES", wide=True),
@@ -101,7 +103,7 @@ def worker_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
     return [
         [
             worker.name,
-            ",".join(worker.described.queues),
+            _few(worker.described.queues),
             f"{len(worker.running)} in {count(len(worker.described.children), 'child', 'children')}",
             rate(worker.described.handled_per_s),
             count(worker.failed),
@@ -110,6 +112,12 @@ def worker_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
         ]
         for worker in sorted(snapshot.workers, key=lambda worker: worker.is_gone)
     ]
+
+
+def _few(queues: Sequence[str]) -> str:
+    """Name the first queues of a worker: the table above has a row for each, and some workers have hundreds."""
+    more = len(queues) - _NAMED
+    return ",".join(queues[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
