@@ -66,6 +66,12 @@ def test_a_message_that_was_never_handled_is_lost() -> None:
     assert (account.lost, account.examples) == (1, {"lost": ["p0-3"]})
 
 
+def test_a_lease_that_is_given_back_under_a_handler_is_no_counted_delivery() -> None:
+    """A lease that runs out counts: the receive count rises. Files of processes are read in any order."""
+    assert check("8 9 started p0-1 2", "9 9 started p0-1 3").uncounted == 0
+    assert check("8 9 started p0-1 1", "9 9 started p0-2 2", "2 7 started p0-2 2").uncounted == 2
+
+
 def test_a_message_that_was_only_begun_is_lost() -> None:
     """A worker that died in the middle has handled nothing: another worker has to."""
     assert check("8 7 sending p0 3 3", "9 7 sent p0 3 3", "10 8 started p0-3 1").lost == 1

@@ -42,7 +42,8 @@ class Account:
     `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
     start. `redelivered_ns`: for each delivery that a lost process had begun, the times of the loss and of the next
     start. `held_s`: the seconds between them, of all that processes held which crashed by themselves, begun or not.
-    `taken`: what the fault itself has deleted, by name; it is not `lost`.
+    `taken`: what the fault itself has deleted, by name; it is not `lost`. `uncounted`: starts with a receive count that
+    the message had before: its lease was given back, uncounted, while a handler ran.
     """
 
     attempts: int = 0
@@ -59,6 +60,7 @@ class Account:
     latest_receives: int = 0
     unexplained: int = 0
     taken: int = 0
+    uncounted: int = 0
     held_s: list[float] = field(default_factory=list)
     redelivered_ns: list[tuple[int, int]] = field(default_factory=list)
     examples: dict[str, list[str]] = field(default_factory=dict)
@@ -125,8 +127,21 @@ def account_of(
         held_s=_waits_of_held(seen.holds, starts, seen.crashes, seen.first_ack),
         redelivered_ns=waits,
         unexplained=unexplained,
+        uncounted=_uncounted(starts, seen.later_counts),
         examples={kind: keys[:NAMED] for kind, keys in damage.items() if keys},
     )
+
+
+def _uncounted(
+    starts: Mapping[str, list[tuple[int, int]]], later_counts: Mapping[str, Sequence[int]]
+) -> int:
+    """Count the starts with a receive count that a start of the same message had; most messages start once."""
+    uncounted = 0
+    for key, runs in starts.items():
+        if len(runs) > 1:
+            later = later_counts.get(key, ())
+            uncounted += len(later) - len({*later}) + max(0, len(runs) - len(later) - 1)
+    return uncounted
 
 
 def _redeliveries(
@@ -217,6 +232,8 @@ class _Seen:
     acks: Counter[str] = field(default_factory=Counter)
     first_ack: dict[str, int] = field(default_factory=dict)
     latest: int = 0
+    #: Receive counts above 1, of each message.
+    later_counts: dict[str, list[int]] = field(default_factory=dict)
     holds: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     crashes: dict[int, int] = field(default_factory=dict)
 
@@ -226,7 +243,10 @@ class _Seen:
             case "started":
                 key = event.rest[0]
                 self.starts.setdefault(key, []).append((event.at, event.pid))
-                self.latest = max(self.latest, int(event.rest[1]))
+                count = int(event.rest[1])
+                self.latest = max(self.latest, count)
+                if count > 1:
+                    self.later_counts.setdefault(key, []).append(count)
             case "poisoned":
                 self.poisoned.add(event.rest[0])
             case "held":

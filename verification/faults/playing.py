@@ -205,6 +205,7 @@ def _take_figures(stage: Stage, played: Played) -> None:
         "acked",
         "duplicates",
         "unexplained",
+        "uncounted",
         "recovered",
         "latest_receives",
         "finished",
