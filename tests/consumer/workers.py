@@ -72,7 +72,7 @@ class Note:
     rest: list[Any]
 
 
-class ConnectionSet:
+class GrowingFile:
     """The lines of a file that others append to, each read once: a test asks for them hundreds of times."""
 
     def __init__(self, path: Path, parse: Callable[[str], Any]) -> None:
@@ -99,7 +99,7 @@ class Worker:
 
     def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
         self.log = directory / f"worker-{time.monotonic_ns()}.log"
-        self._events = ConnectionSet(self.log, _event)
+        self._events = GrowingFile(self.log, _event)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command,
@@ -157,7 +157,7 @@ class Lab:
         self._absent.mkdir(exist_ok=True)
         for name in UNUSED:
             (self._absent / f"{name}.py").write_text(ABSENT)
-        self._notes = ConnectionSet(self.history, _note)
+        self._notes = GrowingFile(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
 
