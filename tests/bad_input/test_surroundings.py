@@ -16,7 +16,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import ROOT, Lab
 from tests.timing import DEADLINE_S
 
-pytestmark = pytest.mark.slow  # starts processes
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
 
 HANDLE = """
 @app.task

@@ -34,19 +34,25 @@ def only_bells(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 @pytest.fixture
-def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
+def lab(
+    store_url: str, namespace: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Lab]:
     """A place for workers in their own processes, on the shared server."""
-    lab = Lab(store_url, namespace, tmp_path)
+    lab = Lab(store_url, namespace, tmp_path, warm=_is_warm(request))
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def own_lab(namespace: str, tmp_path: Path) -> Iterator[Lab]:
+def own_lab(namespace: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """A lab with its own server, which the test may stop or kill."""
     # Near: it is started again at its own socket.
     with servers.start("valkey", far=False) as server:
-        lab = Lab(server.url, namespace, tmp_path)
+        lab = Lab(server.url, namespace, tmp_path, warm=_is_warm(request))
         assert lab.server_pid == server.pid
         yield lab
         lab.close()
+
+
+def _is_warm(request: pytest.FixtureRequest) -> bool:
+    return request.node.get_closest_marker("cold") is None

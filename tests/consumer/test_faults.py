@@ -21,10 +21,11 @@ from tests import servers
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab, Worker
 
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
+
 # -- leases ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_handler_that_outlasts_its_visibility_timeout_runs_once(lab: Lab) -> None:
     """A handler of two visibility timeouts keeps its lease, even if it lets no other thread of its process run."""
     lab.app("""
@@ -60,7 +61,6 @@ def stored_in(queue: Queue) -> int:
     return queue.inspect().stored
 
 
-@pytest.mark.slow
 def test_a_frozen_worker_loses_its_messages_and_does_not_get_them_back(lab: Lab) -> None:
     """A worker that is frozen for two visibility timeouts is overtaken; its late ack changes nothing."""
     lab.app("""
@@ -93,7 +93,6 @@ def handle() -> None:
 # -- a server that is frozen ----------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_a_frozen_server_makes_no_message_a_suspect(own_lab: Lab) -> None:
     """A server stopped for two visibility timeouts under load: nothing is lost, buried, suspected or run again."""
     lab = own_lab
@@ -132,7 +131,6 @@ async def ahandle(n: int) -> None:
         assert len(lab.notes(name)) == number
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ("--no-reaper",)])
 def test_a_worker_soon_reports_that_its_server_is_frozen(
     own_lab: Lab, flags: tuple[str, ...]
@@ -162,7 +160,6 @@ def readiness(port: int) -> tuple[int, str]:
         connection.close()
 
 
-@pytest.mark.slow
 def test_workers_find_a_server_that_was_killed_and_came_back(own_lab: Lab) -> None:
     """After a crash and restart of the server, every child is at work again, and nothing is lost."""
     if servers.GUARDED:

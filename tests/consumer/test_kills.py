@@ -11,7 +11,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.cold, pytest.mark.timeout(300)]
 
 
 def test_what_a_killed_worker_held_is_back_within_the_visibility_timeout(lab: Lab) -> None:

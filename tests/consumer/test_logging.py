@@ -51,6 +51,7 @@ def logs() -> Iterator[list[Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.cold
 def test_a_child_handles_messages_without_importing_structlog(lab: Lab) -> None:
     """From its start to its first message it logs nothing: the modules that only logs need are not there."""
     lab.app(LOGLESS)

@@ -12,7 +12,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
-pytestmark = pytest.mark.slow  # starts processes
+pytestmark = [pytest.mark.slow, pytest.mark.cold]
 
 GRACE_S = 2
 #: A shared machine may freeze as a whole: a time has to be kept in one of so many rounds.

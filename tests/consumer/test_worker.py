@@ -181,6 +181,7 @@ MISBEHAVIOURS = {
 }
 
 
+@pytest.mark.cold
 @pytest.mark.bad_input(
     "handler: threads and processes left behind",
     "handler: directory, umask, signals, socket timeout",
@@ -223,6 +224,7 @@ def handle(n: int) -> None:
     assert lab.queue().inspect().stats["acked"] == 2 * len(MISBEHAVIOURS) - raised
 
 
+@pytest.mark.cold
 @pytest.mark.bad_input("handler: descriptors closed")
 @pytest.mark.parametrize(
     ("how", "flags"),
@@ -261,6 +263,7 @@ def handle(n: int) -> None:
 # -- children that end -------------------------------------------------------------------------
 
 
+@pytest.mark.cold
 def test_a_child_is_replaced_after_max_messages(lab: Lab) -> None:
     """With --max-messages each child handles this many and is followed by a new one; nothing is lost between."""
     lab.app("""
@@ -287,6 +290,7 @@ def recycle(n: int) -> None: ...
     assert [event["reason"] for event in worker.events("child_ended")][:2] == ["recycled"] * 2
 
 
+@pytest.mark.cold
 def test_a_child_that_grows_too_large_is_replaced(lab: Lab) -> None:
     """Above --max-rss a child ends between messages and another one continues; nothing is lost."""
     lab.app("""

@@ -40,15 +40,12 @@ from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.store.connections import ConnectionFactory
 from tests.consumer.driving import DEADLINE_S
+from tests.consumer.forkserver import ROOT, UNUSED, Order, WarmProcess, can_fork, fork_server
 
 __all__ = ["Lab", "Note", "Worker"]
 
-ROOT = Path(__file__).parents[2]
 #: A module that says of itself that it is not installed.
 ABSENT = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)\n'
-#: Imported for nothing where they are installed, by redis-py, and by structlog for tracebacks in colour: a sixth of the
-#: start of each process, and another sixth of a supervisor's.
-UNUSED = ("opentelemetry", "rich")
 PRELUDE = """
 import asyncio, ctypes, json, os, signal, sys, threading, time
 from qworker import {names}
@@ -97,10 +94,17 @@ class GrowingFile:
 class Worker:
     """A `qworker run`: its process, its log, its children."""
 
-    def __init__(self, command: list[str], directory: Path, environ: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], directory: Path, environ: dict[str, str], *, warm: bool = False
+    ) -> None:
         self.log = directory / f"worker-{time.monotonic_ns()}.log"
         self._events = GrowingFile(self.log, _event)
+        self.process: subprocess.Popen[bytes] | WarmProcess
         with self.log.open("wb") as log:
+            if warm:
+                arguments = command[command.index("qworker") + 1 :]
+                self.process = fork_server().start(Order(arguments, str(directory), environ), log)
+                return
             self.process = subprocess.Popen(
                 command,
                 cwd=directory,
@@ -144,10 +148,11 @@ class Worker:
 class Lab:
     """One namespace on one server, with apps, workers and a history.
 
-    A test may stop or kill its server only where that is its own.
+    A test may stop or kill its server only where that is its own. `warm`: its workers are forked from a process that
+    has imported already, unless their interpreter is to start in another way.
     """
 
-    def __init__(self, url: str, namespace: str, directory: Path) -> None:
+    def __init__(self, url: str, namespace: str, directory: Path, *, warm: bool = True) -> None:
         self.url = url
         self.namespace = namespace
         self.directory = directory
@@ -160,6 +165,7 @@ class Lab:
         self._notes = GrowingFile(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
+        self._warm = warm and can_fork()
 
     def app(self, source: str, name: str = "jobs") -> None:
         """Write the module of an app: imports, `app` and `note` are there already."""
@@ -190,11 +196,13 @@ class Lab:
         """Start `qworker run` with one child, unless the flags say otherwise; a variable of None is taken away."""
         given = () if "--procs" in flags else ("--procs", "1")
         command = [sys.executable, *python, "-m", "qworker", "run", spec, "--metrics-port", "0"]
-        variables = {**self.environ, **(environ or {})}
+        changed = {**self.environ, **(environ or {})}
+        variables = {name: value for name, value in changed.items() if value is not None}
         worker = Worker(
             [*command, *given, *flags],
             self.directory,
-            {name: value for name, value in variables.items() if value is not None},
+            variables,
+            warm=self._warm and not python and fork_server().resembles(variables, self.environ),
         )
         self._workers.append(worker)
         return worker

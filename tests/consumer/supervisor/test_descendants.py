@@ -22,6 +22,7 @@ from tests.consumer.workers import Lab
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.cold,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 

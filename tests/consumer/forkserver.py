@@ -1,0 +1,134 @@
+"""Warm starts: a fork server that has imported what `qworker run` imports, and workers that it forks.
+
+Nine tenths of the start of a worker are imports, in two processes. A test that is about what workers do pays for them
+once per pytest process. What is started how, and what differs, is in CONTRIBUTING.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+__all__ = ["ROOT", "UNUSED", "ForkServer", "Order", "WarmProcess", "can_fork", "fork_server"]
+
+ROOT: Final = Path(__file__).parents[2]
+#: Imported for nothing where they are installed, by redis-py, and by structlog for tracebacks in colour: a sixth of the
+#: start of each process, and another sixth of a supervisor's.
+UNUSED: Final = ("opentelemetry", "rich")
+#: What an interpreter reads as it starts, or the C library: a forked process has what the fork server has.
+_AT_START: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ")
+
+
+class Order(msgspec.Struct, frozen=True):
+    """One process to fork: its arguments after `python -m qworker`, its directory and its environment."""
+
+    arguments: list[str]
+    directory: str
+    environ: dict[str, str]
+
+
+class WarmProcess:
+    """A forked process, as far as `subprocess.Popen` goes; the fork server collects it and tells its exit code."""
+
+    def __init__(self, arguments: Sequence[str], pid: int, pidfd: int, news: socket.socket) -> None:
+        self.args = list(arguments)
+        self.pid = pid
+        self.returncode: int | None = None
+        self._pidfd = pidfd
+        self._news = news
+
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended, negative for a signal."""
+        return self._read_within(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; raises `TimeoutExpired` after so many seconds."""
+        code = self._read_within(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, signum: int) -> None:
+        """Send a signal to the process if it has not ended."""
+        if self.poll() is None:
+            try:
+                signal.pidfd_send_signal(self._pidfd, signum)
+            except ProcessLookupError:
+                return  # it ends just now
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _read_within(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._news], [], [], timeout)[0]:
+            news = self._news.recv(32)
+            if not news:
+                raise RuntimeError(f"the fork server has ended before its process {self.pid}")
+            self.returncode = int(news)
+            self._news.close()
+            os.close(self._pidfd)
+        return self.returncode
+
+
+class ForkServer:
+    """The fork server of one pytest process. It ends when this end of its socket is closed: at the latest with us."""
+
+    def __init__(self) -> None:
+        self.environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("QWORKER") and name != "PYTHONPATH"
+        }
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.consumer.forked", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                cwd=ROOT,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def resembles(self, environ: Mapping[str, str], usual: Mapping[str, str]) -> bool:
+        """Whether an interpreter would start alike in an environment, which imports from the paths of the usual one."""
+        same = {**self.environ, "PYTHONPATH": usual["PYTHONPATH"]}
+        return _read_at_start(environ) == _read_at_start(same)
+
+    def start(self, order: Order, log: BinaryIO) -> WarmProcess:
+        """Fork a process that writes to `log`; returns once it is one of its own, before it has done anything."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            descriptors = [theirs.fileno(), log.fileno()]
+            socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
+        words, (pidfd, *_), _, _ = socket.recv_fds(ours, 32, 1)
+        return WarmProcess(["qworker", *order.arguments], int(words), pidfd, ours)
+
+
+@cache
+def fork_server() -> ForkServer:
+    """Return the fork server of this process, which the first caller starts."""
+    return ForkServer()
+
+
+def can_fork() -> bool:
+    """Whether workers may be forked here: on Linux, unless QWORKER_TEST_COLD is set."""
+    return sys.platform == "linux" and not os.environ.get("QWORKER_TEST_COLD")
+
+
+def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name.startswith(_AT_START)}
