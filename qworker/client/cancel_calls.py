@@ -75,14 +75,20 @@ def cancel_open_group(queue: QueueRef, group_id: str) -> Plan[Cancellation | Non
     return None
 
 
-def cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int]]:
-    """End groups of one shard, and cancel the messages of their calls; returns how many waited, and how many run."""
+def cancel_groups(
+    shard: QueueRef, groups: Sequence[str], *, of_run: bool = False
+) -> Plan[tuple[int, int]]:
+    """End groups of one shard, and cancel the messages of their calls; returns how many waited, and how many run.
+
+    `of_run`: those that a run gathers end last. The run follows their end, and with it goes what names the queues of
+    the calls: a cancel that was interrupted before can be repeated.
+    """
     names: set[str] = set()
     for group in groups:
         listed: bytes | None = yield raw("HGET", shard.keys.join(group), "@queues")
         names.update((listed or b"").decode().split())
-    for first in range(0, len(groups), _GROUPS):
-        yield abandon(shard.keys, groups[first : first + _GROUPS], "cancelled")
+    if not of_run:
+        yield from _end(shard, groups)
     # Messages of a group have ids that begin with its own.
     prefixes = tuple(f"{group}." for group in groups)
     queues = [shard.sibling(name) for name in sorted(names)]
@@ -100,6 +106,8 @@ def cancel_groups(shard: QueueRef, groups: Sequence[str]) -> Plan[tuple[int, int
                 raise outcome
         if len(cancelled) == before:
             break
+    if of_run:
+        yield from _end(shard, groups)
     return len(cancelled), len(running - cancelled)
 
 
@@ -112,9 +120,13 @@ def _cancel_in(
     while not walk.ended:
         found = [member.decode() for member, _ in (yield from walk.page())]
         inner += [name for name in found if name.startswith(prefixes)]
-    for first in range(0, len(inner), _GROUPS):
-        yield abandon(shard.keys, inner[first : first + _GROUPS], "cancelled")
+    yield from _end(shard, inner)
     yield from cancel_messages(shard, prefixes, cancelled, running)
+
+
+def _end(shard: QueueRef, groups: Sequence[str]) -> Plan[None]:
+    for first in range(0, len(groups), _GROUPS):
+        yield abandon(shard.keys, groups[first : first + _GROUPS], "cancelled")
 
 
 def _empty_outboxes(

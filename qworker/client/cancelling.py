@@ -23,11 +23,11 @@ def cancel(
     """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
 
     Of a group of calls, which has the id of its callback, all calls are cancelled: see `cancel_calls`. `calls`: so are
-    those that a run gathers. Of a chain, which has the id of its last message, the step that waits or runs is
-    cancelled, and those after it are not sent; `queues` names those of its steps, without which all queues of the
-    namespace are searched. After any answer the message is dropped if it comes back within 7 days. Dead letters stay,
-    and may be redriven. O(n) of the queue to find it. A server out of memory refuses it (`OutOfMemoryError`);
-    `delete` removes waiting messages even then.
+    those that a run gathers, and the answer is `CANCELLING` if one of them runs. Of a chain, which has the id of its
+    last message, the step that waits or runs is cancelled, and those after it are not sent; `queues` names those of its
+    steps, without which all queues of the namespace are searched. After any answer the message is dropped if it comes
+    back within 7 days. Dead letters stay, and may be redriven. O(n) of the queue to find it. A server out of memory
+    refuses it (`OutOfMemoryError`); `delete` removes waiting messages even then.
     """
     group = yield from call_group(queue, message_id)
     if group is not None and group.is_open:
@@ -40,16 +40,18 @@ def cancel(
         done = yield from cancel_calls(queue, message_id)
         if done is not None and (done.cancelled or done.cancelling):
             return Cancellation.CANCELLING if done.cancelling else Cancellation.CANCELLED
+    running = 0
     if calls:
         for shard in (yield from queue.every_shard()):
             joins: bytes | None = yield raw("HGET", shard.keys.run(message_id), "@joins")
             if groups := (joins or b"").decode().split():
                 # The end of its gather must not let it continue.
                 yield from leave_tombstone(shard, message_id)
-                yield from cancel_groups(shard, groups)
+                _, running = yield from cancel_groups(shard, groups, of_run=True)
     end = ChainEnd.of(queue, message_id)
     if end is not None:
         answer = yield from cancel_chain(end, queues)
         if answer is not None:
             return answer
-    return (yield from cancel_message(queue, message_id))
+    answer = yield from cancel_message(queue, message_id)
+    return Cancellation.CANCELLING if running and answer is Cancellation.CANCELLED else answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from qworker import (
     Cancellation,
     Discard,
+    Handle,
     InvalidNameError,
     InvalidOptionError,
     Keyring,
@@ -27,6 +29,9 @@ from qworker import (
     group,
 )
 from qworker.app.runs.gather import Gather
+from qworker.client import cancel_calls
+from qworker.client.plan import Plan
+from qworker.errors import OutOfMemoryError
 from qworker.testing import drain
 from tests.app.test_runs import Calls, FailingError, stored
 
@@ -458,6 +463,75 @@ def test_a_run_is_cancelled_with_its_calls_if_asked(media: Media, calls: bool) -
     with pytest.raises(TaskEndedError, match="cancelled"):
         handle.result(0)
     assert app.queue("default").calls() == []
+
+
+async def cancel_in_async_code(handle: Handle[Any]) -> Cancellation:
+    """Cancel a run and its calls on an event loop."""
+    try:
+        return await handle.acancel(calls=True)
+    finally:
+        await handle._app.aqueue(handle.queue).client.close()
+
+
+@pytest.mark.parametrize("by", ["handle", "async handle"])
+def test_the_cancel_of_a_run_speaks_of_its_calls_too(media: Media, by: str) -> None:
+    """One of them runs: it is asked to stop. A second cancel says what became of the first."""
+    app = media.app
+
+    @app.workflow
+    def publish(run: SyncRun) -> None:
+        run.gather(media.transcode.call("a", height) for height in (1, 2))
+
+    handle = publish.start()
+    drain(app, queues=["default"])
+    video = app.queue("video")
+    [running] = video.receive()
+
+    def cancel() -> Cancellation:
+        if by == "handle":
+            return handle.cancel(calls=True)
+        return asyncio.run(cancel_in_async_code(handle))
+
+    assert cancel() is Cancellation.CANCELLING
+    assert cancel() is Cancellation.CANCELLED
+    video.release(running)
+    drain(app)
+    assert (media.made, video.inspect().stored, app.queue("default").inspect().stored) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("by", ["handle", "async handle"])
+def test_the_cancel_of_a_run_that_was_interrupted_can_be_repeated(
+    media: Media, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """The server was full before it came to the calls; the run is found by then, and its calls are later."""
+    app = media.app
+
+    @app.workflow
+    def publish(run: SyncRun) -> None:
+        run.gather(media.transcode.call("a", height) for height in (1, 2))
+
+    handle = publish.start()
+    drain(app, queues=["default"])
+
+    def cancel() -> Cancellation:
+        if by == "handle":
+            return handle.cancel(calls=True)
+        return asyncio.run(cancel_in_async_code(handle))
+
+    def full(*_: object) -> Plan[None]:
+        raise OutOfMemoryError("the server has reached maxmemory")
+        yield
+
+    monkeypatch.setattr(cancel_calls, "_cancel_in", full)
+    with pytest.raises(OutOfMemoryError):
+        cancel()
+    monkeypatch.undo()
+    drain(app, queues=["default"])
+    assert cancel() is Cancellation.CANCELLED
+    drain(app)
+    assert media.made == []
+    assert app.queue("default").calls() == []
+    assert (app.queue("video").inspect().stored, app.queue("default").inspect().stored) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
