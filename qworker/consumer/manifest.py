@@ -109,6 +109,8 @@ class ChildConfig(msgspec.Struct, frozen=True):
     #: Descriptor of the file for stacks, -1 for none.
     stacks: int = -1
     loop: str = "auto"
+    #: How long runs wait for a worker that knows their task or key; None: for any time.
+    unknown_run_wait_ms: int | None = None
 
 
 def slots_for(concurrency: int) -> int:

@@ -136,8 +136,9 @@ def _burst(app: QWorker, names: Sequence[str], most: int, collector: _ErrorColle
         max_messages=most,
         max_batch=0,
         visibility_ms=None,
-        # No other worker will come: an unknown task is a mistake, and dead at once.
+        # No other worker will come: an unknown task or key is a mistake, and dead at once.
         unknown_wait_ms=0,
+        unknown_run_wait_ms=0,
         takes_suspects=True,
         log_format="auto",
         log_level="warning",

@@ -13,12 +13,15 @@ from qworker import (
     LetExpire,
     Middleware,
     QueueAttributes,
+    QWorker,
     Release,
     Retry,
+    SyncRun,
     current,
 )
 from qworker.durations import duration_ms
 from qworker.testing import advance, drain
+from qworker.wire.keyring import Keyring
 
 
 def test_messages_are_handled_in_this_thread_in_order(app):
@@ -242,6 +245,33 @@ def test_bad_arguments_and_foreign_items_are_dead_with_their_reason(app):
         redis.rpush(app.queue("q").keys.ready[0], "hello")
     reasons = [dead_letter.reason for dead_letter in drain(app).dead]
     assert sorted(reasons) == ["bad_arguments", "foreign"]
+
+
+def test_a_run_that_this_process_cannot_continue_is_dead_at_once(app):
+    """No other worker will come: neither for a workflow that the app lacks, nor for steps under another key."""
+    pytest.importorskip("cryptography")
+    keys = {"e1": b"1" * 32}
+    newer = Keyring(encryption={"e2": b"2" * 32, **keys})
+    older, newer = (
+        QWorker(app.namespace, url=str(app.client.factory.url), keys=each)
+        for each in (Keyring(encryption=keys), newer)
+    )
+
+    def work(run: SyncRun) -> int:
+        value = run.step("draw", lambda: 5)
+        run.sleep("1h")
+        return value
+
+    for each in (older, newer):
+        each.workflow(work, name="work", queue="runs")
+    older.tasks["work"].send()
+    drain(newer, include_delayed=False)
+    app.workflow(work, name="unknown", queue="runs").send()
+    drained = drain(older, max_messages=20)
+    assert sorted(letter.reason for letter in drained.dead) == ["unknown_key", "unknown_task"]
+    assert drained.left == 0
+    older.close()
+    newer.close()
 
 
 def test_a_drain_returns_only_its_own_dead_letters(app):

@@ -16,6 +16,7 @@ from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
 from qworker.consumer.child.dispatch import Dispatcher
+from qworker.consumer.child.handlers.elsewhere import Patience
 from qworker.consumer.child.handlers.encrypted import EncryptedEndings, EncryptedPreparer
 from qworker.consumer.child.handlers.endings import Endings
 from qworker.consumer.child.handlers.event_loop import Loop
@@ -193,6 +194,7 @@ def _runner(
             past=[*past_of(context.body), ended],
         )
 
+    patience = Patience(config.unknown_wait_ms, config.unknown_run_wait_ms)
     endings = (EncryptedEndings if keyring else Endings)(
         board,
         app.middleware,
@@ -201,11 +203,10 @@ def _runner(
             value, keyring, app.namespace, queue, message_id
         ),
         follow,
+        patience,
     )
     make = partial(EncryptedPreparer, keyring, app.namespace) if keyring else Preparer
-    preparer = make(
-        tasks, numbers, board, endings, unknown_wait_ms=config.unknown_wait_ms, clock=boot_time
-    )
+    preparer = make(tasks, numbers, board, endings, patience=patience, clock=boot_time)
     return Runner(tasks, numbers, board, app.middleware, endings, preparer, clock=boot_time)
 
 

@@ -10,6 +10,7 @@ from qworker import QWorker, Retry
 from qworker.app.context import running
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
+from qworker.consumer.child.handlers.elsewhere import Patience
 from qworker.consumer.child.handlers.endings import Endings
 from qworker.consumer.child.handlers.preparation import Preparer
 from qworker.consumer.child.handlers.runner import Runner
@@ -89,8 +90,9 @@ def runner(board: Board) -> Runner:
         lambda queue: 5,
         lambda value, queue, message_id: value,
         lambda then, value, **about: ("out",),
+        (patience := Patience(0)),
     )
-    preparer = Preparer(app.tasks, numbers, board, endings, unknown_wait_ms=0, clock=boot_time)
+    preparer = Preparer(app.tasks, numbers, board, endings, patience=patience, clock=boot_time)
     return Runner(app.tasks, numbers, board, [], endings, preparer, clock=boot_time)
 
 

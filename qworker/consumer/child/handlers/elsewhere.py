@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from qworker.config.kinds import MAX_DELAY_MS
-
-__all__ = ["pause_ms", "pause_of_paused_ms", "pause_of_run_ms"]
+__all__ = ["Patience", "pause_ms", "pause_of_paused_ms"]
 
 #: A message is delivered again after this fraction of the time that it has waited: a worker that knows it gets it at
 #: most a fifth later than possible, and in an hour it is delivered about forty times.
@@ -45,8 +44,17 @@ def pause_ms(
     return min(round(plain_ms * (1 + chance() / 10)), left_ms)
 
 
-def pause_of_run_ms(waited_ms: int) -> int:
-    """How long to put a run back. It keeps its place in its work: it waits for a worker that knows it, for any time."""
-    pause = pause_ms(waited_ms, MAX_DELAY_MS + waited_ms)
-    assert pause is not None
-    return pause
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long messages, and runs, wait for a worker that knows their task or key; None: for any time.
+
+    A run keeps its place in its work, so it is worth waiting for.
+    """
+
+    messages_ms: int
+    runs_ms: int | None = None
+
+    def pause_ms(self, waited_ms: int, *, is_run: bool) -> int | None:
+        """How long to put a message back that has waited for `waited_ms` so far; None once its wait is over."""
+        limit_ms = self.runs_ms if is_run else self.messages_ms
+        return pause_ms(waited_ms, waited_ms + 2 * _LONGEST_MS if limit_ms is None else limit_ms)

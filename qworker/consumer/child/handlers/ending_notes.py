@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from qworker.app.control import Interrupted
 from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.board.states import Mark
-from qworker.consumer.child.handlers.elsewhere import pause_of_run_ms
 from qworker.consumer.child.leases.ending_kinds import (
     ACKED,
     BURIED,
@@ -30,6 +29,7 @@ from qworker.telemetry.throttle import LogThrottle
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
     from qworker.consumer.board.board import Board
+    from qworker.consumer.child.handlers.elsewhere import Patience
     from qworker.consumer.child.leases.delivery import Delivery
 
 __all__ = ["OUTCOME", "EndingNotes", "ForkedMarks"]
@@ -80,7 +80,8 @@ class ForkedMarks:
 class EndingNotes:
     """Notes how messages end."""
 
-    def __init__(self, board: Board, middleware: Sequence[Middleware]) -> None:
+    def __init__(self, board: Board, middleware: Sequence[Middleware], patience: Patience) -> None:
+        self._patience = patience
         self._marks: memoryview | ForkedMarks = board.bytes
         self._middleware = middleware
         self._throttle = LogThrottle()
@@ -102,12 +103,18 @@ class EndingNotes:
             self.log("run_interrupted", delivery, loop=text_of(error))
             return
         waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
-        delivery.delay_ms = pause_of_run_ms(waited_ms)
-        problem, waited_s = text_of(error), round(waited_ms / 1000, 1)
-        if (held_back := self._throttle.admit(f"key_unknown {problem}")) is not None:
+        pause = self._patience.pause_ms(waited_ms, is_run=True)
+        problem, waited_s, is_dead = text_of(error), round(waited_ms / 1000, 1), pause is None
+        held_back = 0 if is_dead else self._throttle.admit(f"key_unknown {problem}")
+        if held_back is not None:
             more = {"held_back": held_back} if held_back else {}
-            fields = {"error": problem, "waited_seconds": waited_s, "dead": False, **more}
+            fields = {"error": problem, "waited_seconds": waited_s, "dead": is_dead, **more}
             self.log("key_unknown", delivery, **fields)
+        if pause is None:
+            delivery.error = (name_of(error), problem)
+            self.end(delivery, BURIED, reason=UnknownKeyError.reason)
+            return
+        delivery.delay_ms = pause
         self.end(delivery, RELEASED, reason=UnknownKeyError.reason)
 
     def after(self, delivery: Delivery, error: BaseException | None) -> None:

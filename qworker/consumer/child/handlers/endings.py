@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from qworker.app.arguments.results import ResultType
     from qworker.app.middleware import Middleware
     from qworker.consumer.board.board import Board
+    from qworker.consumer.child.handlers.elsewhere import Patience
     from qworker.consumer.child.leases.delivery import Delivery
 
 __all__ = ["LOST", "STOPPED", "TIME_LIMIT", "Endings"]
@@ -75,8 +76,9 @@ class Endings(EndingNotes):
         max_receives: Callable[[str], int],
         write_value: Callable[[bytes, str, str], bytes],
         next_effects: Callable[[Delivery, bytes], list[Effect]],
+        patience: Patience,
     ) -> None:
-        super().__init__(board, middleware)
+        super().__init__(board, middleware, patience)
         self._write_value = write_value
         self._next_effects = next_effects
         self._max_receives = max_receives

@@ -6,11 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qworker.app.arguments.calls import Calls
-from qworker.consumer.child.handlers.elsewhere import (
-    pause_ms,
-    pause_of_paused_ms,
-    pause_of_run_ms,
-)
+from qworker.consumer.child.handlers.elsewhere import pause_of_paused_ms
 from qworker.consumer.child.leases.ending_kinds import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
 from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
@@ -22,6 +18,7 @@ from qworker.wire.keyring import is_encrypted
 if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
+    from qworker.consumer.child.handlers.elsewhere import Patience
     from qworker.consumer.child.handlers.endings import Endings
     from qworker.consumer.child.leases.delivery import Delivery
 
@@ -38,7 +35,7 @@ class Preparer:
         board: Board,
         endings: Endings,
         *,
-        unknown_wait_ms: int,
+        patience: Patience,
         clock: Callable[[], float],
     ) -> None:
         self._tasks = tasks
@@ -47,7 +44,7 @@ class Preparer:
         self._words = board.words
         self._paused_word = board.orders.paused_word
         self._endings = endings
-        self._unknown_wait_ms = unknown_wait_ms
+        self._patience = patience
         self._clock = clock
         self._throttle = LogThrottle()
         self._read = Calls({task.signature: task for task in tasks.values()}).read
@@ -156,10 +153,7 @@ class Preparer:
         Logged once a minute for each task or key: thousands of messages may wait.
         """
         waited_ms = max(0, delivery.lease.now_ms - delivery.unknown_since_ms)
-        if delivery.is_run:
-            pause: int | None = pause_of_run_ms(waited_ms)
-        else:
-            pause = pause_ms(waited_ms, self._unknown_wait_ms)
+        pause = self._patience.pause_ms(waited_ms, is_run=delivery.is_run)
         # A death is always logged: it happens once to a message.
         suppressed = 0 if pause is None else self._throttle.admit(f"{event} {fields}")
         if suppressed is not None:
