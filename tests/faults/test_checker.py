@@ -275,6 +275,8 @@ class TestFlows:
             "groups": 1,
             "runs": 1,
             "gathers": 0,
+            "races": 0,
+            "rest_cancelled": 0,
             "nested": 1,
             "forked": 0,
             "misplaced": 0,
@@ -292,6 +294,12 @@ class TestFlows:
             "value p0/run-4 2 a",
         )
         assert (figures["forked"], figures["rewritten"]) == (1, 1)
+
+    def test_the_rest_of_a_race_that_began_is_not_cancelled(self, tmp_path: Path) -> None:
+        """Of two races the late call of one ran."""
+        lines = ["ended p0/won-4", "ended p0/won-5", "started p0/late-5 1", "started p0/late-6 1"]
+        figures = self._figures(tmp_path, *lines)
+        assert (figures["races"], figures["rest_cancelled"], figures["chains"]) == (2, 1, 0)
 
     def test_a_callback_that_was_sent_twice_or_with_other_values_is_seen(
         self, tmp_path: Path

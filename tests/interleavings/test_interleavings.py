@@ -15,7 +15,7 @@ from verification.interleavings.search import search
 QUICK = {
     **{"lanes": 300, "crossing": 300, "once": 800, "blame": 100, "handed": 20, "schedules": 1500},
     **{"dead": 700, "effects": 1500, "relays": 3500, "redriven": 700, "dropped": 400},
-    **{"abandoned": 250, "steps": 1400, "signals": 2000, "gathers": 1500},
+    **{"abandoned": 250, "steps": 1400, "signals": 2000, "gathers": 1500, "rest": 2000},
 }
 #: Only a bound for the case that a search never ends.
 MOST_S = 100.0

@@ -1,7 +1,8 @@
 """Faults of chains, groups of calls and runs: the faults of single messages, under a load of flows.
 
 A chain sends five messages over two queues; a group has four calls, one of which is a group of two, and a callback; a
-run takes ten steps, sleeps once and waits for a signal, another one gathers twice, the first time also a group. A crowd
+run takes ten steps, sleeps once and waits for a signal, another one gathers twice, the first time also a group. A race
+is a group of three calls, one of them a chain and one delayed, whose first success cancels the rest. A crowd
 (rows whose names end with m) is a group of a thousand calls over four queues, whose callback has the last word.
 
 All their messages count as sent once the start is confirmed, so a flow that stops anywhere is a lost message, and one
@@ -38,6 +39,8 @@ _FLOWS: Final = (
     at_least("chains", 1),
     at_least("runs", 1),
     at_least("gathers", 1),
+    at_least("races", 1),
+    at_least("rest_cancelled", 1),
     *_WHOLE,
 )
 
@@ -47,6 +50,7 @@ def figures_of(history: Path) -> Mapping[str, float]:
     links: dict[str, set[str]] = {}
     values: dict[tuple[str, str], set[str]] = {}
     ended: set[str] = set()
+    late: set[str] = set()
     nested: set[str] = set()
     misplaced: set[str] = set()
     for event in events_of(history):
@@ -57,19 +61,23 @@ def figures_of(history: Path) -> Mapping[str, float]:
                 values.setdefault((key, step), set()).add(value)
             case "ended", (key,):
                 ended.add(key)
+            case "started", (key, _) if "/late-" in key:
+                late.add(key.replace("/late-", "/won-"))
             case "done", (key,) if "/inner-" in key or "/mid-" in key:
                 nested.add(key)
             case "misplaced", (key,):
                 misplaced.add(key)
-    runs, groups, gathers = (
-        sum(part in key for key in ended) for part in ("/run-", "/all-", "/gathered-")
+    runs, groups, gathers, races = (
+        sum(part in key for key in ended) for part in ("/run-", "/all-", "/gathered-", "/won-")
     )
     return {
-        "chains": len(ended) - runs - groups - gathers,
+        "chains": len(ended) - runs - groups - gathers - races,
         "groups": groups,
         "nested": len(nested),
         "runs": runs,
         "gathers": gathers,
+        "races": races,
+        "rest_cancelled": sum("/won-" in key for key in ended - late),
         "misplaced": len(misplaced),
         "forked": sum(len(ids) > 1 for ids in links.values()),
         "rewritten": sum(len(drawn) > 1 for drawn in values.values()),

@@ -5,7 +5,8 @@ value of the step before. A run has the key `<producer>/run-n`. A group of calls
 `<producer>/m4-n` for its calls, of which the last two are a group in it, `<producer>/inner-n` for the callback of
 that, and `<producer>/all-n` for its own. A run that gathers has the keys `<producer>/g0-n` to `<producer>/g3-n` for its
 calls, of which the middle two are a group, `<producer>/mid-n` for the callback of that, and `<producer>/gathered-n` for
-itself.
+itself. A race, a group whose first success cancels the rest, has the keys `<producer>/quick-n`, `<producer>/slow-n`
+with `<producer>/after-n` behind it, and `<producer>/late-n` for its calls, and `<producer>/won-n` for its callback.
 """
 
 from __future__ import annotations
@@ -19,22 +20,27 @@ from verification.faults.jobs import app, delivery, history
 __all__ = [
     "CHAIN_STEPS",
     "GO",
+    "LATE",
     "agathering",
     "ajourney",
     "alink",
     "amember",
     "app",
+    "follow",
     "gather",
     "gathering",
     "journey",
     "link",
     "member",
+    "win",
 ]
 
 CHAIN_STEPS: Final = 5
 RUN_STEPS: Final = 10
 #: The signal that each run waits for.
 GO: Final = "go"
+#: The delay of the call of a race that has to be cancelled before.
+LATE: Final = "3s"
 _SLEEPS_BEFORE, _WAITS_BEFORE = 3, 6
 _retry = Retry.fixed("100ms")
 
@@ -92,6 +98,23 @@ def gather(values: list[str | Failure], key: str, calls: list[str]) -> str:
     if "/all-" in key:
         history.note("ended", key)
     return key
+
+
+@app.task(queue="aload", retry=_retry, result="1m")
+async def follow(_: str, key: str) -> str:
+    """Be the step behind a call of a race."""
+    return _be_member(key)
+
+
+@app.task(queue="load", retry=_retry, result="1m")
+def win(value: str, key: str, calls: list[str]) -> None:
+    """Be the callback of a race: its value is the key of one of its calls."""
+    history.note("started", key, delivery().receive_count)
+    history.note("link", key, delivery().message_id)
+    if value not in calls:
+        history.note("misplaced", key)
+    history.note("done", key)
+    history.note("ended", key)
 
 
 @app.workflow(queue="load", retry=_retry)

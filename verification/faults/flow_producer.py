@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,16 +20,19 @@ from qworker.errors import QworkerError, RunEndedError, RunUnknownError
 from verification.faults.flow_jobs import (
     CHAIN_STEPS,
     GO,
+    LATE,
     agathering,
     ajourney,
     alink,
     amember,
     app,
+    follow,
     gather,
     gathering,
     journey,
     link,
     member,
+    win,
 )
 from verification.faults.history import History
 from verification.faults.producer import Sending, in_doubt, steadily
@@ -47,6 +50,7 @@ def main() -> None:
         flows.start_chain(number)
         flows.start_group(number)
         flows.start_gathering(number)
+        flows.start_race(number)
         flows.start_run(number)
         flows.signal()
     while flows.waiting:
@@ -99,6 +103,20 @@ class Flows:
         task = gathering if number % 2 else agathering
         self._start(names, number, lambda: task.send(key, calls, inner))
 
+    def start_race(self, number: int) -> None:
+        """Start a group whose first success cancels the rest: only its callback has to run."""
+        calls = [f"{self._name}/{part}" for part in ("quick", "slow", "after", "late")]
+        won = f"{self._name}/won"
+        quick, slow, after, late = [f"{name}-{number}" for name in calls]
+        members = [
+            chain(member.call(slow), follow.then(after)),
+            amember.call(quick),
+            member.options(delay=LATE).call(late),
+        ]
+        flow = group(members, policy="first", cancel_rest=True)
+        won_by = flow.then(win, f"{won}-{number}", [quick, after, late])
+        self._start([won], number, won_by.send, optional=calls)
+
     def start_run(self, number: int) -> None:
         """Start a run under its own id, and remember to give it a signal."""
         producer, run_id = f"{self._name}/run", f"{self._name}-{number}"
@@ -107,15 +125,23 @@ class Flows:
         if self._start([producer], number, lambda: sender.send(f"{producer}-{number}")):
             self.waiting.append((time.monotonic() + _SIGNAL_AFTER_S, run_id, task.queue))
 
-    def _start(self, producers: list[str], number: int, send: Callable[[], object]) -> bool:
-        """Start a flow; returns whether it may have been stored."""
+    def _start(
+        self,
+        producers: list[str],
+        number: int,
+        send: Callable[[], object],
+        *,
+        optional: Sequence[str] = (),
+    ) -> bool:
+        """Start a flow; returns whether it may have been stored. `optional`: producers of what may be cancelled."""
         words = [(producer, number, number) for producer in producers]
-        self._history.note_all("sending", words)
+        may_run = [(producer, number, number) for producer in optional]
+        self._history.note_all("sending", [*words, *may_run])
         try:
             send()
         except QworkerError as error:
             doubtful = in_doubt(error)
-            self._history.note_all("doubt" if doubtful else "refused", words)
+            self._history.note_all("doubt" if doubtful else "refused", [*words, *may_run])
             time.sleep(0.02)
             return doubtful
         self._history.note_all("sent", words, synced=True)

@@ -13,7 +13,7 @@ from verification.faults.row import Row
 __all__ = ["FLOWS", "flows_of", "has_flows", "until_each"]
 
 #: Kinds of flows that a row of them counts, as figures; a nested one is a group within another flow.
-FLOWS: Final = ("chains", "groups", "nested", "gathers", "runs")
+FLOWS: Final = ("chains", "groups", "nested", "races", "gathers", "runs")
 
 
 def has_flows(row: Row) -> bool:

@@ -45,14 +45,14 @@ for _, row in ipairs(cmsgpack.unpack(ARGV[1])) do
 end
 """
 _TAKE: Final = """
-local rows, PACKED = {}, { batch = true, ['@then'] = true, ['@run'] = true }
+local rows, PACKED = {}, { batch = true, ['@then'] = true, ['@run'] = true, ['@rest'] = true }
 for _, key in ipairs(redis.call('KEYS', '*')) do
   local kind, content = redis.call('TYPE', key).ok, nil
   if kind == 'list' then content = redis.call('LRANGE', key, 0, -1)
   elseif kind == 'hash' then
     content = redis.call('HGETALL', key)
     for i = 1, #content, 2 do
-      if PACKED[content[i]] then content[i + 1] = cmsgpack.unpack(content[i + 1]) end
+      if PACKED[content[i]] and content[i + 1] ~= '' then content[i + 1] = cmsgpack.unpack(content[i + 1]) end
     end
   elseif kind == 'zset' then content = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif kind == 'stream' then

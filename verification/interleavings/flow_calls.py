@@ -67,15 +67,21 @@ def _entry(entry: AnyEntry) -> tuple[str, ...]:
     return ("message", str(entry.number), entry.head.decode(), entry.tail.decode())
 
 
-def _begin(group: str, size: int, sends: int, policy: Any, lease: str) -> Command[Any]:
-    """Begin a group; its first `sends` members go to the outbox. With `lease` the run r in it follows, no callback."""
+def _begin(
+    group: str, size: int, sends: int, policy: Any, lease: str, rest: str = ""
+) -> Command[Any]:
+    """Begin a group; its first `sends` members go to the outbox. With `lease` the run r in it follows, no callback.
+
+    `rest`: members that are sent otherwise, ` 0 1`; the first success cancels them and those of the outbox.
+    """
     names = [f"{group}.{n}" for n in range(sends)]
     members = [
         MemberCall(KEYS.queue, 0, "", "", head(name), tail(b"b", flags_of(name))) for name in names
     ]
     then = None if lease else (0, "", "", head(group), tail(b"b", flags_of(group)))
     target = ("r", f"!{group}") if lease else None
-    spec = Spec(group, size, policy, 0, members, then, target)
+    parts = {KEYS.queue: rest} if rest else None
+    spec = Spec(group, size, policy, 0, members, then, target, rest=parts)
     run = Waiting("r", lease, "0") if lease else None
     return begin(KEYS, group, write_spec(spec), "out-a1", 1, run=run, now_ms=NOW)
 

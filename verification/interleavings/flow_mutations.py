@@ -169,4 +169,22 @@ FLOW_MUTATIONS: Final = {
         ("gather",),
         (("    if redis.call('ZSCORE', runs, target[1]) then", "    if false then"),),
     ),
+    "rest-unsaid": Mutation(
+        "the first success tells no queue to cancel the rest",
+        "rest",
+        ("gather",),
+        (("    if fires then cancel_rest(id, now) end\n", ""),),
+    ),
+    "rest-of-all": Mutation(
+        "members that have ended are cancelled with the rest",
+        "rest",
+        ("gather",),
+        (("if not ended[string.match(part, '^%d+')] then", "if part then"),),
+    ),
+    "rest-unheard": Mutation(
+        "a queue that is told to cancel the rest does not",
+        "rest",
+        ("gather",),
+        (("    leave_tombstones(id, parts, now)\n", ""),),
+    ),
 }

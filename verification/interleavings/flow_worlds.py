@@ -18,10 +18,10 @@ _FAULTS: Final = (LOST, LATE, NOT_SENT)
 _RUN: Final[Call] = ("send", "z0", 1, (("r", ""),), 0)
 
 
-def _group(size: int, policy: str = "all") -> list[Call]:
+def _group(size: int, policy: str = "all", rest: str = "") -> list[Call]:
     """A group g that has begun, and whose members are ready."""
     members = tuple((f"g.{n}", "") for n in range(size))
-    return [("begin", "g", size, 0, policy, ""), ("send", "z0", 1, members, 0)]
+    return [("begin", "g", size, 0, policy, "", rest), ("send", "z0", 1, members, 0)]
 
 
 def _effects(*, small: bool) -> World:
@@ -140,6 +140,19 @@ def _gathers(*, small: bool) -> World:
     )
 
 
+def _rest(*, small: bool) -> World:
+    return World(
+        "rest",
+        "the first success of a group cancels the rest, in doubt and late, while that ends and its worker dies",
+        [
+            Consumer("ann", count=1, leases=2, ends="value", dies=not small),
+            Relayer("rita", faulty=[LATE] if small else _FAULTS),
+        ],
+        before=_group(2, "first", rest=" 0 1"),
+        attributes={"max_receives": "2"},
+    )
+
+
 FLOW_WORLDS: Final[dict[str, Callable[..., World]]] = {
     "effects": _effects,
     "relays": _relays,
@@ -149,4 +162,5 @@ FLOW_WORLDS: Final[dict[str, Callable[..., World]]] = {
     "steps": _steps,
     "signals": _signals,
     "gathers": _gathers,
+    "rest": _rest,
 }

@@ -79,7 +79,11 @@ def receive(course: Course) -> str | None:
     ]
     if before.paused_out:
         return f"{ids} were delivered while paused" if ids else None
-    if len(held) > count or (waiting and not held):
+    # One suspect is read at a time. In the place of one that is over nothing comes, and the answer says: ask again.
+    asks_again = result.hint_ms == 0 and any(
+        course.over(name) and course.was(name).place == "suspect" for name in before.spots
+    )
+    if len(held) > count or (waiting and not held and not asks_again):
         return f"it delivered {ids} of {waiting}"
     for index, name in held.items():
         if name not in before.spots:

@@ -81,7 +81,7 @@ def _is_final(words: str) -> bool:
 
 def begin(course: Course) -> str | None:
     """A group begins once, and its members are on their way."""
-    _, group, size, sends, policy, lease = course.call
+    _, group, size, sends, policy, lease, *_ = course.call
     if lease and course.before.leases.get(lease, {}).get("0") != "r":
         return f"{group} was begun by {lease}, which does not hold r"
     new = [course.after.outbox[number] for number in _added(course)]
@@ -121,6 +121,10 @@ def store(course: Course) -> str | None:
             course.may(entry[2].split(" ")[1], ("ready", NO_COUNTS))
             continue
         _, _, group, member, words = entry
+        if rest := _rest_of(group, words):
+            if left := rest - course.after.cancelled.keys():
+                return f"{', '.join(sorted(left))} should be cancelled"
+            continue
         if group not in course.before.joins:
             continue
         if group not in tallies:
@@ -129,6 +133,8 @@ def store(course: Course) -> str | None:
         tally.count(member, words)
         if tally.over and not was_over:
             _decide(course, group, tally)
+            if wrong := _wrong_rest(course, group, tally):
+                return wrong
     for group, tally in tallies.items():
         join = course.after.joins.get(group)
         if join is None:
@@ -155,6 +161,25 @@ def _wake(course: Course, run: str, signal_: str) -> None:
     spots = course.before.spots.get(run, [])
     if state.get("@waits") == signal_ and spots and spots[0].place == "delayed":
         course.may(run, ("ready", spots[0].counts))
+
+
+def _wrong_rest(course: Course, group: str, tally: Tally) -> str | None:
+    """With the first success the members are named that have not ended, if they are to be cancelled."""
+    named = [
+        _rest_of(group, entry["words"])
+        for number in _added(course)
+        if (entry := course.after.outbox[number]).get("join") == group
+    ]
+    open_ = {f"{group}.{n}" for n in range(tally.size) if str(n) not in tally.words}
+    is_cancelled = "@rest" in course.before.joins[group] and tally.fires and open_
+    should = [open_] if is_cancelled else []
+    return None if named == should else f"it tells to cancel {named}, should be {should}"
+
+
+def _rest_of(group: str, words: str) -> set[str]:
+    """The messages that the rest of a group names; none for the end of a member."""
+    word, *parts = words.split(" ")
+    return {f"{group}.{part}" for part in parts} if word == "rest" else set()
 
 
 def _left(tally: Tally) -> int:
@@ -210,6 +235,8 @@ def _wrong_ends(course: Course) -> str | None:
     told: dict[str, list[str]] = {}
     for number in _added(course):
         entry = course.after.outbox[number]
+        if _rest_of(entry.get("join", ""), entry.get("words", "")):
+            continue
         if "join" in entry:
             told.setdefault(f"{entry['join']}.{entry['member']}", []).append(entry["words"])
         elif course.call[0] != "begin":
@@ -284,9 +311,13 @@ def _changed_results(course: Course) -> str | None:
 
 def astray(queue: View) -> str | None:
     """A group or a run that waits for something that is neither there nor on its way."""
-    ends = {
-        f"{entry['join']}.{entry['member']}" for entry in queue.outbox.values() if "join" in entry
-    }
+    ends: set[str] = set()
+    cancelled = set(queue.cancelled)
+    for entry in queue.outbox.values():
+        if rest := _rest_of(entry.get("join", ""), entry.get("words", "")):
+            cancelled |= rest
+        elif "join" in entry:
+            ends.add(f"{entry['join']}.{entry['member']}")
     coming = {entry["head"].split(" ")[1] for entry in queue.outbox.values() if "head" in entry}
     for group, join in queue.joins.items():
         tally = Tally.of(join)
@@ -294,9 +325,13 @@ def astray(queue: View) -> str | None:
             return f"{group} is {tally}"
         if tally.over == (group in queue.open_joins):
             return f"{group} is over: {tally.over}, and among those that are not: {not tally.over}"
-        for member in () if tally.over else map(str, range(tally.size)):
+        for member in map(str, range(tally.size)):
             name = f"{group}.{member}"
             place = _place(queue.spots.get(name))
+            if tally.over:
+                if "@rest" in join and place not in ("gone", "dead") and name not in cancelled:
+                    return f"{group} is decided, and nothing cancels {name}, which is {place}"
+                continue
             waits = member not in tally.words and place in ("gone", "dead") and name not in coming
             if (waits or (member in tally.dead and place != "dead")) and name not in ends:
                 return f"{group} waits for {name}, which is {place}"
