@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from qworker.client.cancel import Cancellation
 from qworker.client.results.feed import aread_feed, read_feed
-from qworker.client.results.wait import Gone, await_result, wait_for_result
+from qworker.client.results.wait import Awaited, Gone, await_result, wait_for_result
 from qworker.durations import Duration, duration_ms
 from qworker.errors import (
     InvalidBodyError,
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from qworker.app.app_parts import HandleApp
     from qworker.app.arguments.results import ResultType
     from qworker.client.inspect.runs import RunStatus, RunStep
+    from qworker.client.results.searching import Searches
 
-__all__ = ["Handle", "check_keeps", "handle_of"]
+__all__ = ["Handle", "aresult_within", "check_keeps", "handle_of", "result_within"]
 
 R = TypeVar("R")
 
@@ -106,14 +107,11 @@ class Handle(Generic[R]):
         minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that was
         changed, and `ServerError`.
         """
-        seconds = _seconds(timeout)
-        return self._value(wait_for_result(self._app.queue(self.queue), self.id, seconds), seconds)
+        return result_within(self, _seconds(timeout))
 
     async def aresult(self, timeout: Duration | None = None) -> R:
         """Wait in async code, as `result` does."""
-        seconds = _seconds(timeout)
-        outcome = await await_result(self._app.aqueue(self.queue), self.id, seconds)
-        return self._value(outcome, seconds)
+        return await aresult_within(self, _seconds(timeout))
 
     def signal(self, value: object, *, name: str | None = None) -> None:
         """Give a run a signal, which continues it if it waits for that. The name defaults to that of the value's type.
@@ -134,13 +132,13 @@ class Handle(Generic[R]):
         """
         position, seconds = check_position(after), _seconds(timeout)
         queue = self._app.queue(self.queue)
-        return read_feed(queue, self.id, position, seconds)
+        return read_feed(queue, self._awaited, position, seconds)
 
     def afeed(self, after: str = "", timeout: Duration | None = None) -> AsyncIterator[FeedEntry]:
         """Yield in async code what its handler appends, as `feed` does: `async for entry in handle.afeed(last_id)`."""
         position, seconds = check_position(after), _seconds(timeout)
         queue = self._app.aqueue(self.queue)
-        return aread_feed(queue, self.id, position, seconds)
+        return aread_feed(queue, self._awaited, position, seconds)
 
     def status(self) -> RunStatus | None:
         """Return where a run stands: what it sleeps or waits for, and since when; None if it is unknown.
@@ -198,8 +196,26 @@ class Handle(Generic[R]):
             "result", f"has the state {shown(outcome.state)}", "a newer version has written it"
         )
 
+    @property
+    def _awaited(self) -> Awaited:
+        return Awaited(self.id, self._chain)
+
     def _named(self) -> tuple[str, str, str]:
         return self._app.namespace, self.queue, self.id
+
+
+def result_within(handle: Handle[R], seconds: float | None, shared: Searches | None = None) -> R:
+    """Wait as `Handle.result` does; `shared`: searches that waits for several handles have in common."""
+    queue = handle._app.queue(handle.queue)
+    return handle._value(wait_for_result(queue, handle._awaited, seconds, shared), seconds)
+
+
+async def aresult_within(
+    handle: Handle[R], seconds: float | None, shared: Searches | None = None
+) -> R:
+    """Wait in async code, as `result_within` does."""
+    queue = handle._app.aqueue(handle.queue)
+    return handle._value(await await_result(queue, handle._awaited, seconds, shared), seconds)
 
 
 def handle_of(app: HandleApp, task: Keeper, message: str | Handle[Any]) -> Handle[Any]:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from typing import Generic, TypeVar, overload
 
+from qworker.app.handle import Handle, aresult_within, result_within
+from qworker.client.results.wait import searches
 from qworker.durations import Duration, duration_ms
 from qworker.errors import ResultError, ResultTimeoutError
-
-if TYPE_CHECKING:
-    from qworker.app.handle import Handle
 
 __all__ = ["Handles"]
 
 R = TypeVar("R")
 
 
-class Handles(Sequence["Handle[R]"], Generic[R]):
+class Handles(Sequence[Handle[R]], Generic[R]):
     """Handles to messages that were started together: `handles.results("1m")` waits for all of them.
 
     `task.start_many` returns them; `Handles([resize.start(a), scan.start(b)])` takes those of any tasks and queues.
@@ -61,9 +60,11 @@ class Handles(Sequence["Handle[R]"], Generic[R]):
         wait = _Wait(timeout)
         for handle in self._handles:
             try:
-                outcomes.append(handle.result(wait.left()))
+                value = result_within(handle, wait.left(), wait.searches)
             except ResultError as error:
                 outcomes.append(wait.named(error))
+            else:
+                outcomes.append(value)
         return outcomes
 
     async def aresults(self, timeout: Duration | None = None) -> list[R]:
@@ -76,16 +77,19 @@ class Handles(Sequence["Handle[R]"], Generic[R]):
         wait = _Wait(timeout)
         for handle in self._handles:
             try:
-                outcomes.append(await handle.aresult(wait.left()))
+                value = await aresult_within(handle, wait.left(), wait.searches)
             except ResultError as error:
                 outcomes.append(wait.named(error))
+            else:
+                outcomes.append(value)
         return outcomes
 
 
 class _Wait:
-    """The time that is left of a wait for several messages; None: no limit."""
+    """The time that is left of a wait for several messages; None: no limit. `searches`: those of all of them."""
 
     def __init__(self, timeout: Duration | None) -> None:
+        self.searches = searches()
         self._seconds = None if timeout is None else duration_ms(timeout, "timeout") / 1000
         self._end = None if self._seconds is None else time.monotonic() + self._seconds
 

@@ -38,7 +38,7 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Out
     """
     from qworker.cli.message.bodies import body_lines
     from qworker.client.queue import Queue
-    from qworker.client.results.wait import Gone, wait_for_result
+    from qworker.client.results.wait import Awaited, Gone, wait_for_result
     from qworker.durations import duration_ms
     from qworker.formats import word
     from qworker.wire.names import check_message_id
@@ -47,7 +47,7 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Out
     # Results outlive their queues, so it need not exist.
     opened = Queue(session.client, session.namespace, queue)
     seconds = 0.0 if wait is None else duration_ms(wait, "--wait") / 1000
-    outcome = wait_for_result(opened, message_id, seconds)
+    outcome = wait_for_result(opened, Awaited(message_id), seconds)
     if outcome is None or isinstance(outcome, Gone):
         session.queues.get(queue)
         raise click.ClickException(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -14,14 +14,14 @@ from qworker.client.chain_search import (
     Gathered,
     Held,
     Spot,
-    held_by,
+    look_at,
     on_its_way,
+    places_of,
     spot_of,
 )
 from qworker.client.inspect.peek import find
 from qworker.client.inspect.results import look
 from qworker.client.message import Stored
-from qworker.client.namespace.queues import existing, listed
 from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
@@ -38,9 +38,8 @@ _WALKS: Final = 5
 _TRIES: Final = 2
 #: Pages of an outbox that are relayed after a cancel.
 _PAGES: Final = 10
-#: Shards that are searched, or looked at, in one trip: a reply of a search may have 1 MiB, one of a look has 1 KiB.
+#: Shards that are searched in one trip: a reply may have 1 MiB.
 _SEARCHED: Final = 64
-_LOOKED_AT: Final = 250
 
 
 def cancel_chain(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
@@ -57,17 +56,11 @@ def cancel_chain(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | Non
 
 def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
     """Search queues, and once more those in which anything moved meanwhile: a step that moves may be missed."""
-    namespace = end.queue.namespace
-    queues = yield from (existing(namespace, [*names]) if names else listed(namespace))
-    places: dict[str, QueueRef] = {}
-    for name, parts in queues.items():
-        whole = end.queue.sibling(name)
-        whole.learn(parts)
-        places |= {shard: whole.shard(n) for n, shard in enumerate(parts.names(name))}
+    places = yield from places_of(end, names)
     #: What each place held when it was last searched; at first all are.
     before: dict[str, Held | None] = {}
     for _ in range(_WALKS):
-        held = yield from _look_at(places)
+        held = yield from look_at(places)
         moved = [name for name in places if name not in before or held[name] != before[name]]
         searched = [name for name in moved if (state := held[name]) is None or state.holds]
         if not moved:
@@ -136,15 +129,6 @@ def _first_messages(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
     for member in first.fan.members:
         yield from _first_messages(member)
     yield first.fan.callback.queue, first.fan.callback.id
-
-
-def _look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
-    """Look what the places hold; None of one that cannot be read."""
-    states = yield from side_by_side(map(held_by, places.values()), _LOOKED_AT)
-    return {
-        name: None if isinstance(state, QworkerError) else state
-        for name, state in zip(places, states, strict=True)
-    }
 
 
 def _cancel_at(

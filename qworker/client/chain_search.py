@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,18 +12,33 @@ import msgspec
 from qworker.client.inspect.pages import END
 from qworker.client.inspect.scan import scan_page
 from qworker.client.message import Stored
-from qworker.client.plan import Plan
+from qworker.client.namespace.queues import existing, listed
+from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.outbox import UnsentPage, destinations, unsent
 from qworker.engine.raw import raw
+from qworker.errors import QworkerError
 from qworker.wire.calls import callback_flag
 
-__all__ = ["ChainEnd", "Gathered", "Held", "OnItsWay", "Spot", "held_by", "on_its_way", "spot_of"]
+__all__ = [
+    "ChainEnd",
+    "Gathered",
+    "Held",
+    "OnItsWay",
+    "Spot",
+    "has_letter",
+    "look_at",
+    "on_its_way",
+    "places_of",
+    "spot_of",
+]
 
 #: The id of a later step: that of the first one, which its sender has drawn, and a number.
 _STEP: Final = re.compile(r"([0-9a-z]{20})-([1-9]\d{0,4})")
 _PAGE: Final = 100
+#: Shards that are looked at in one trip: a reply has 1 KiB.
+_LOOKED_AT: Final = 250
 _STATES: Final = ("ready", "delayed", "held", "unacked")
 
 
@@ -82,14 +98,20 @@ class Held(msgspec.Struct, frozen=True):
     """What a shard holds, and its counters: those of two looks are equal if nothing moved between them."""
 
     messages: tuple[int, ...]
+    dead: int
     groups: int
     outboxes: int
     stats: dict[str, int]
 
     @property
     def holds(self) -> bool:
-        """Whether a step may be there."""
+        """Whether a step may be there that is not dead."""
         return any(self.messages) or bool(self.groups or self.outboxes)
+
+    @property
+    def number(self) -> int:
+        """Messages and dead letters, of those that run their leases."""
+        return sum(self.messages) + self.dead
 
 
 def held_by(shard: QueueRef) -> Plan[Held]:
@@ -98,7 +120,31 @@ def held_by(shard: QueueRef) -> Plan[Held]:
     groups: int = yield raw("ZCARD", shard.keys.joins, decode=int)
     lanes: list[str] = yield destinations(shard.keys)
     messages = (*seen.ready_by_priority, seen.suspect, seen.delayed, seen.grouped, seen.leases)
-    return Held(messages, groups, len(lanes), seen.stats)
+    return Held(messages, seen.dead, groups, len(lanes), seen.stats)
+
+
+def places_of(end: ChainEnd, names: Sequence[str]) -> Plan[dict[str, QueueRef]]:
+    """Map the names of the queues and shards in which the steps of a chain may be to them.
+
+    `names`: the queues of its steps; without them these are all queues of the namespace.
+    """
+    namespace = end.queue.namespace
+    queues = yield from (existing(namespace, [*names]) if names else listed(namespace))
+    places: dict[str, QueueRef] = {}
+    for name, parts in queues.items():
+        whole = end.queue.sibling(name)
+        whole.learn(parts)
+        places |= {shard: whole.shard(n) for n, shard in enumerate(parts.names(name))}
+    return places
+
+
+def look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
+    """Look what places hold; None of one that cannot be read."""
+    states = yield from side_by_side(map(held_by, places.values()), _LOOKED_AT)
+    return {
+        name: None if isinstance(state, QworkerError) else state
+        for name, state in zip(places, states, strict=True)
+    }
 
 
 def spot_of(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[Spot | None]:
@@ -120,6 +166,18 @@ def spot_of(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[Spot | No
     if held is None or held.outboxes:
         return (yield from on_its_way(shard, end))
     return None
+
+
+def has_letter(shard: QueueRef, end: ChainEnd) -> Plan[bool]:
+    """Say whether a step of a chain is a dead letter of a shard. O(n) of these."""
+    cursor = END
+    while True:
+        page = yield from scan_page(shard, cursor, "dead", count=_PAGE)
+        if any(end.has(letter) for letter in page.items):
+            return True
+        cursor = page.cursor
+        if cursor == END:
+            return False
 
 
 def on_its_way(shard: QueueRef, end: ChainEnd) -> Plan[OnItsWay | None]:

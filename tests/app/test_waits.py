@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from qworker import Handle, QWorker, ResultTimeoutError, ResultUnknownError, chain, group
+from qworker import Handle, Handles, QWorker, ResultTimeoutError, ResultUnknownError, chain, group
 from qworker.app.task import Task
 from qworker.client.plan import Plan
 from qworker.client.results import feed, searching, wait
@@ -73,22 +74,73 @@ def ended(call: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.parametrize("result", [by_result, by_await])
-@pytest.mark.parametrize("kind", ["message", "group"])
+@pytest.mark.parametrize("kind", ["message", "group", "chain", "chain by id", "group in chain"])
 def test_a_wait_without_a_timeout_ends_if_the_result_has_expired(
     app: QWorker, result: Callable[[Handle[Any]], Any], kind: str
 ) -> None:
     """It would last forever: no message is left that could bring a result."""
-    one, two = tasks(app)
-    handle = one.start(1) if kind == "message" else group([one.call(1)]).then(two).start()
+    handle = forms(app)[kind.removesuffix(" by id")]
     drain(app)
+    if kind == "chain by id":
+        handle = app.handle(handle.queue, handle.id)
     app.client.ask("DEL", app.queue(handle.queue).keys.result(handle.id))
     assert isinstance(ended(lambda: result(handle)), ResultUnknownError)
 
 
+def by_results(handles: Handles[Any]) -> list[Any]:
+    return handles.outcomes()
+
+
+def by_aresults(handles: Handles[Any]) -> list[Any]:
+    async def wait_for_them() -> list[Any]:
+        try:
+            return await handles.aoutcomes()
+        finally:
+            await handles[0]._app.aqueue("first").client.close()
+
+    return asyncio.run(wait_for_them())
+
+
+@pytest.mark.parametrize("outcomes", [by_results, by_aresults])
+def test_calls_that_are_gone_are_searched_for_in_the_same_time(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, outcomes: Callable[[Handles[Any]], list[Any]]
+) -> None:
+    """The time until the first search is that of the whole wait: after it, each next call is searched for at once."""
+    monkeypatch.setattr(wait, "_SEARCH_S", 1.0)
+    one, _ = tasks(app)
+    handles = one.start_many(one.call(number) for number in range(20))
+    drain(app)
+    keys = app.queue("first").keys
+    for handle in handles[1:]:
+        app.client.ask("DEL", keys.result(handle.id))
+    began = time.monotonic()
+    first, *others = ended(lambda: outcomes(handles))
+    assert first == 0
+    assert [type(other) for other in others] == [ResultUnknownError] * 19
+    assert time.monotonic() - began < 19 * 1.0, "each was waited for on its own"
+
+
+def test_a_chain_with_a_dead_step_is_not_unknown(app: QWorker) -> None:
+    """A redrive continues it, also after the record of its death has expired."""
+    one, two = tasks(app)
+
+    @app.task(queue="first", result="1h", max_receives=1)
+    def fail(number: int) -> int:
+        raise ValueError(number)
+
+    handle = chain(one.call(1), fail.then(), two.then()).start()
+    drain(app, errors="collect")
+    app.client.ask("DEL", app.queue("last").keys.result(handle.id))
+    for waited in (handle, app.handle("last", handle.id)):
+        with pytest.raises(ResultTimeoutError):
+            waited.result("50ms")
+
+
 def forms(app: QWorker) -> dict[str, Handle[Any]]:
-    """A chain, a group, and a group as a later step, none of which has come to its last message."""
+    """A message, a chain, a group, and a group as a later step, none of which has come to its last message."""
     one, two = tasks(app)
     return {
+        "message": one.start(1),
         "chain": chain(one.call(1), two.then()).start(),
         "group": group([one.call(1)]).then(two).start(),
         "named group": group([one.call(1)]).then(two).start(id="nightly"),

@@ -10,6 +10,7 @@ from qworker.client.inspect.results import look, result_channels
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.results.searching import Searches, is_gone
+from qworker.client.results.wait import Awaited
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, ResultTimeoutError
 from qworker.wire.feed import FeedEntry, read_entry
@@ -27,14 +28,14 @@ _SEARCH_S: Final = 5.0
 
 
 def read_feed(
-    queue: Queue, message_id: str, after: str, seconds: float | None
+    queue: Queue, awaited: Awaited, after: str, seconds: float | None
 ) -> Iterator[FeedEntry]:
     """Yield the entries behind `after` until the message has ended.
 
     A message without a result has ended once it is not in the queue, if that is short enough to be searched. Raises
     `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before.
     """
-    reading = _Reading(queue.ref, message_id, after, seconds)
+    reading = _Reading(queue.ref, awaited, after, seconds)
     with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
             entries = queue.client.run(reading.page())
@@ -44,10 +45,10 @@ def read_feed(
 
 
 async def aread_feed(
-    queue: AsyncQueue, message_id: str, after: str, seconds: float | None
+    queue: AsyncQueue, awaited: Awaited, after: str, seconds: float | None
 ) -> AsyncIterator[FeedEntry]:
     """Yield entries as `read_feed` does."""
-    reading = _Reading(queue.ref, message_id, after, seconds)
+    reading = _Reading(queue.ref, awaited, after, seconds)
     async with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
             entries = await queue.client.run(reading.page())
@@ -63,11 +64,12 @@ class _Reading:
     def __init__(
         self,
         queue: QueueRef,
-        message_id: str,
+        awaited: Awaited,
         after: str,
         seconds: float | None,
     ) -> None:
-        self._queue, self._id, self._after = queue, message_id, after
+        self._queue, self._after = queue, after
+        self._id, self._queues = awaited.message_id, awaited.queues
         self._seconds = seconds
         self._quiet_since = time.monotonic()
         self._ended = False
@@ -75,8 +77,8 @@ class _Reading:
         #: The message has ended, and all of its feed is read.
         self.over = False
         shards = [queue.shard(number) for number in range(queue.shards.kept)]
-        feeds = [shard.keys.feed(message_id) for shard in shards]
-        self.channels = [*feeds, *result_channels(queue, message_id)]
+        feeds = [shard.keys.feed(self._id) for shard in shards]
+        self.channels = [*feeds, *result_channels(queue, self._id)]
 
     def page(self) -> Plan[list[FeedEntry]]:
         """Read the next entries; without any, look whether the message has ended."""
@@ -97,7 +99,7 @@ class _Reading:
         else:
             self._ended = yield from _has_ended(self._queue, self._id)
             if not self._ended and self._searches.due():
-                self._ended = yield from is_gone(self._queue, self._id)
+                self._ended = yield from is_gone(self._queue, self._id, self._queues)
         return entries
 
     def pause(self) -> float:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from qworker.client.calls import call_group
-from qworker.client.chain_search import ChainEnd
+from qworker.client.chain_search import (
+    ChainEnd,
+    Held,
+    has_letter,
+    look_at,
+    places_of,
+    spot_of,
+)
 from qworker.client.inspect.peek import show
-from qworker.client.plan import Plan
+from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.inspect import Inspection, inspect
 from qworker.errors import AccessDeniedError
@@ -20,14 +28,29 @@ _MOST_S: Final = 300.0
 _SEARCHED: Final = 1000
 #: A message that moves may be missed by a search, so it is repeated.
 _WALKS: Final = 5
+#: Queues and shards in which the steps of a chain are searched for, and how many at a time: a reply may have 1 MiB.
+_PLACES: Final = 250
+_SIDE_BY_SIDE: Final = 16
 
 
 class Searches:
-    """Searches of one wait: rare, since each reads a queue. The first after `first_s`, the others up to 5 min apart."""
+    """Searches of a wait, or of several one after the other: rare, since each reads a queue.
+
+    The first one after `first_s`, the others of a wait up to 5 min apart.
+    """
 
     def __init__(self, first_s: float) -> None:
-        self._pause_s = first_s
+        self._first_s = self._pause_s = first_s
         self._at = time.monotonic() + first_s
+
+    def begin(self) -> None:
+        """Another wait begins: what it waits for is searched for no later than if it were alone."""
+        self._pause_s = self._first_s
+        self._at = min(self._at, time.monotonic() + self._first_s)
+
+    def found_gone(self) -> None:
+        """Say that a message is gone: the next one may be, too, and is searched for at once."""
+        self._at = time.monotonic()
 
     def due(self) -> bool:
         """Whether to search now; the next search is after twice the pause."""
@@ -38,16 +61,17 @@ class Searches:
         return True
 
 
-def is_gone(queue: QueueRef, message_id: str) -> Plan[bool]:
+def is_gone(queue: QueueRef, message_id: str, queues: Sequence[str] = ()) -> Plan[bool]:
     """Say whether a message is certainly not in the queue, nor will come.
 
-    False for a queue that is too long to search, over 1,000, or in which something moved during each of five searches;
-    for a later step of a chain, whose first one may be in any queue; and for the callback of a group of calls that has
-    not ended.
+    False for a queue that is too long to search, over 1,000, or in which something moved during each of five searches,
+    and for the callback of a group of calls that has not ended. Of a later step of a chain the steps before it are
+    searched for in `queues`, or without them in all queues of the namespace, up to 250 with their shards.
     """
-    if ChainEnd.of(queue, message_id) is not None:
-        return False
+    end = ChainEnd.of(queue, message_id)
     try:
+        if end is not None and not (yield from _is_over(end, queues)):
+            return False
         before = yield from _counters(queue)
         for _ in range(_WALKS):
             if before is None or (yield from _is_there(queue, message_id)):
@@ -59,6 +83,34 @@ def is_gone(queue: QueueRef, message_id: str) -> Plan[bool]:
     except AccessDeniedError:
         pass  # the role `results` may not look into queues
     return False
+
+
+def _is_over(end: ChainEnd, queues: Sequence[str]) -> Plan[bool]:
+    """Say whether no step before the end of a chain is anywhere, also not as a dead letter, which can be redriven."""
+    places = yield from places_of(end, queues)
+    if len(places) > _PLACES:
+        return False
+    before: dict[str, Held | None] | None = None
+    for _ in range(_WALKS):
+        held = yield from look_at(places)
+        states = [
+            state for state in held.values() if state is not None and state.number <= _SEARCHED
+        ]
+        if len(states) < len(places):
+            return False
+        if held == before:
+            return True
+        walks = (_has_step(places[name], held[name], end) for name in places)
+        if any(found is not False for found in (yield from side_by_side(walks, _SIDE_BY_SIDE))):
+            return False
+        before = held
+    return False
+
+
+def _has_step(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[bool]:
+    if held is None or (held.holds and (yield from spot_of(shard, held, end)) is not None):
+        return True
+    return bool(held.dead) and (yield from has_letter(shard, end))
 
 
 def _counters(queue: QueueRef) -> Plan[list[dict[str, int]] | None]:

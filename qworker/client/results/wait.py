@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.inspect.results import look, result_channels
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
     from qworker.wire.result import Outcome
 
-__all__ = ["Gone", "await_result", "wait_for_result"]
+__all__ = ["Awaited", "Gone", "await_result", "searches", "wait_for_result"]
 
 #: Seconds between looks without a hint: the first one, and the longest.
 _FIRST_LOOK_S: Final = 0.5
@@ -27,51 +29,82 @@ class Gone:
     """No result is kept, and no such message is in the queue."""
 
 
-def wait_for_result(queue: Queue, message_id: str, seconds: float | None) -> Outcome | Gone | None:
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """What is waited for: a message, and the queues of the chain that ends with it, if they are known."""
+
+    message_id: str
+    queues: tuple[str, ...] = ()
+
+
+def searches() -> Searches:
+    """The searches of a wait, or of several one after the other."""
+    return Searches(_SEARCH_S)
+
+
+def wait_for_result(
+    queue: Queue, awaited: Awaited, seconds: float | None, shared: Searches | None = None
+) -> Outcome | Gone | None:
     """Wait up to `seconds` (None: forever) until a message has ended; None if its end is not known by then.
 
-    `Gone` once the message is known to be gone, of which no result is kept: it would be waited for forever.
+    `Gone` once the message is known to be gone, of which no result is kept: it would be waited for forever. `shared`:
+    searches that waits in turn have in common.
     """
-    found: Outcome | Gone | None = queue.client.run(look(queue.ref, message_id))
+    client, ref = queue.client, queue.ref
+    found: Outcome | Gone | None = client.run(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    end, searches = _end_of(seconds), Searches(_SEARCH_S)
+    end, due = _end_of(seconds), _begun(shared)
     pause_s = _FIRST_LOOK_S
-    with queue.client.listener.watch(result_channels(queue.ref, message_id)) as watch:
+    with client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
+            if due():
+                found = client.run(_gone(ref, awaited, shared))
+                continue
             watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
-            found = queue.client.run(look(queue.ref, message_id, merged=False))
-            if found is None and searches.due():
-                found = queue.client.run(_gone(queue.ref, message_id))
-    return queue.client.run(_gone(queue.ref, message_id)) if found is None else found
+            found = client.run(look(ref, awaited.message_id, merged=False))
+    return client.run(_gone(ref, awaited, shared)) if found is None else found
 
 
 async def await_result(
-    queue: AsyncQueue, message_id: str, seconds: float | None
+    queue: AsyncQueue, awaited: Awaited, seconds: float | None, shared: Searches | None = None
 ) -> Outcome | Gone | None:
     """Wait as `wait_for_result` does."""
-    client = queue.client
-    found: Outcome | Gone | None = await client.run(look(queue.ref, message_id))
+    client, ref = queue.client, queue.ref
+    found: Outcome | Gone | None = await client.run(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    end, searches = _end_of(seconds), Searches(_SEARCH_S)
+    end, due = _end_of(seconds), _begun(shared)
     pause_s = _FIRST_LOOK_S
-    async with client.listener.watch(result_channels(queue.ref, message_id)) as watch:
+    async with client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
+            if due():
+                found = await client.run(_gone(ref, awaited, shared))
+                continue
             await watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
-            found = await client.run(look(queue.ref, message_id, merged=False))
-            if found is None and searches.due():
-                found = await client.run(_gone(queue.ref, message_id))
-    return await client.run(_gone(queue.ref, message_id)) if found is None else found
+            found = await client.run(look(ref, awaited.message_id, merged=False))
+    return await client.run(_gone(ref, awaited, shared)) if found is None else found
 
 
-def _gone(queue: QueueRef, message_id: str) -> Plan[Outcome | Gone | None]:
+def _begun(shared: Searches | None) -> Callable[[], bool]:
+    own = shared or searches()
+    own.begin()
+    return own.due
+
+
+def _gone(
+    queue: QueueRef, awaited: Awaited, shared: Searches | None
+) -> Plan[Outcome | Gone | None]:
     """Search for a message without a result; it may have ended meanwhile. None if it may still end."""
-    if not (yield from is_gone(queue, message_id)):
+    if not (yield from is_gone(queue, awaited.message_id, awaited.queues)):
         return None
-    return (yield from look(queue, message_id)) or Gone()
+    if (found := (yield from look(queue, awaited.message_id))) is not None:
+        return found
+    if shared is not None:
+        shared.found_gone()
+    return Gone()
 
 
 def _end_of(seconds: float | None) -> float:
