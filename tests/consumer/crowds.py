@@ -113,7 +113,7 @@ class Crowd:
     def commands_per_s(self, seconds: float) -> float:
         """What the server has to do now, but for what it is asked by this."""
         with self._server.redis() as redis:
-            before, begun = redis.info("stats")["total_commands_processed"], time.monotonic()
+            begun, before = time.monotonic(), redis.info("stats")["total_commands_processed"]
             time.sleep(seconds)
             after: int = redis.info("stats")["total_commands_processed"]
         return (after - before) / (time.monotonic() - begun)
