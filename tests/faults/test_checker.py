@@ -577,13 +577,13 @@ class TestGroups:
         assert figures["at_once"] == 2
 
     def test_what_children_receive_of_a_rate_is_counted(self, tmp_path: Path) -> None:
-        """Each delivery takes a token; the most within two seconds counts."""
+        """Each delivery takes a token; the most within two seconds counts, however late a child notes some."""
         figures = self._figures(
             tmp_path,
             "8 held p0/rated-1 p0/rated-2 p0/fair-1",
-            "8 heard",
-            "9 held p0/rated-3",
-            "8 heard",
-            "9 held p0/rated-4",
+            "8 delivered 1000 p0/rated-1 p0/rated-2 p0/fair-1",
+            "9 delivered 2000 p0/rated-3",
+            "8 delivered 4500 p0/rated-4",
+            "9 delivered 1500 p0/rated-5",
         )
-        assert figures["rated_most"] == 3
+        assert figures["rated_most"] == 4

@@ -5,7 +5,7 @@ group. What groups promise is read from the history, outside of Redis:
 
 - `disordered`: starts in an ordered group before an earlier message of it had ended, or after a later one had begun;
 - `at_once`: the most handlers of the capped group that ran at a time;
-- `rated_most`: the most messages of the rated group that children received in two seconds.
+- `rated_most`: the most messages of the rated group that were delivered to children in two seconds.
 
 That each group is drained and each slot free is in every row: the queues run empty, and `fsck` counts slots again.
 """
@@ -56,8 +56,10 @@ def figures_of(history: Path) -> Mapping[str, float]:
                 members += event.word == "done"
                 if _kind(producer).startswith(ORDERED):
                     ordered[producer].append((event.at, int(number), event.word))
-            case "held", keys:
-                rated += [event.at for key in keys if _kind(key.rpartition("-")[0]) == RATED]
+            case "delivered", (at_ms, *keys):
+                # The note itself comes later, by seconds if the child is frozen in between.
+                at = int(at_ms) * 10**6
+                rated += [at for key in keys if _kind(key.rpartition("-")[0]) == RATED]
         ran = event.rest[0] if event.word in ("started", "done", "failed") else ""
         if _kind(ran.rpartition("-")[0]) == CAPPED:
             capped.append(event)

@@ -1,6 +1,7 @@
 """Notes from inside of the product's processes: every ack that the server has confirmed, and that a process hears it.
 
 held KEY …      a child has received them
+delivered MS KEY …  when, by the server's clock; not noted of a repeated call, whose lease may be older
 acked KEY …     by a child, or by a supervisor for a dead one
 heard           a call has succeeded; four times a second at most
 ticked          a reaper has made a pass; likewise
@@ -90,6 +91,8 @@ def _watch_children(history: History) -> None:
         }
         if known := _known([*held[batch.lease_id].values()]):
             history.note("held", *known)
+            if not batch.resumed:
+                history.note("delivered", batch.now_ms, *known)
         return hold(self, pending, batch)
 
     def settle_and_note(self: Any, in_flight: Any, counts: Any) -> None:

@@ -35,10 +35,11 @@ def kill_server(down_s: float) -> Callable[[Stage], None]:
         for _ in stage.goes_on(1.0):
             stage.lose()
             in_flight = stage.load.producers * stage.load.sending.chunk
-            # Between this look and the kill each producer sends one chunk at most.
-            stage.add("stored_then", stage.stored + in_flight)
-            stage.add("in_flight", in_flight)
+            begun, stored = time.monotonic_ns(), stage.stored
             stage.server.kill()
+            # With what came between that look and the kill: confirmed, or with its reply on the way.
+            stage.add("stored_then", stored + stage.confirmed(since=begun) + in_flight)
+            stage.add("in_flight", in_flight)
             stage.add("server_kills", 1)
             time.sleep(down_s)
             stage.server.start()

@@ -7,8 +7,8 @@ More children than slots, and always more messages than both. From the history, 
   worker or server has left behind would stay idle for good;
 - `idle_share`: the part of all the time, in per cent.
 
-What a new master has not got of the old one may run again beside what it has received since: a course notes that as
-`upset`, and the time until its leases have run out does not count.
+What a new master has not got of the old one may run again beside what it has received since: a course notes the loss
+of a master as `upset`, and the time until its leases have run out does not count.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def lose_node(stage: Stage) -> None:
     for _ in range(5):
         time.sleep(0.2)
         stage.kill_child()
-    stage.notebook.note("upset")
+    stage.notebook.note("upset")  # until others have started; the loss itself is noted as it comes
     topology.lose_node_while(stage, kill_some)
 
 

@@ -279,6 +279,15 @@ class Stage(Processes):
                     delays.append(max(0, started - event.at) / 1e9)
         return sorted(delays)
 
+    def confirmed(self, *producers: str, since: int = 0) -> int:
+        """How many messages were confirmed to some producers, or to all, since a moment (ns)."""
+        return sum(
+            int(last) - int(first) + 1
+            for event in self.notes("sent")
+            for producer, first, last in [event.rest]
+            if since <= event.at and (not producers or producer in producers)
+        )
+
     def started_flows(self) -> int:
         """How many flows of each kind were started, and confirmed; not counted, 0, where `flows` is 0."""
         if not self.flows:

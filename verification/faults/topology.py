@@ -129,7 +129,7 @@ def part_master(stage: Stage) -> None:
     left = stage.produce(backlog=sys.maxsize)
     del stage.environ["QWORKER_URL"]
     name = f"p{stage.producers.index(left)}"
-    stage.until(lambda: _sent_by(stage, name), "first send of the producer that is left with it")
+    stage.until(lambda: stage.confirmed(name), "first send of the producer that is left with it")
     time.sleep(1.0)
     old = trio.master()
     stage.lose()
@@ -141,20 +141,11 @@ def part_master(stage: Stage) -> None:
     time.sleep(max(0.0, SPLIT_S - (time.monotonic_ns() - begun) / 1e9))
     left.stop()
     # With the chunk whose reply came just before, and which no replica may have got.
-    stage.measured["sent_to_old"] = _sent_by(stage, name, since=begun) + CALM.chunk
+    stage.measured["sent_to_old"] = stage.confirmed(name, since=begun) + CALM.chunk
     stage.measured["refused"] = len(stage.notes("refused"))
     trio.proxy.blackhole = False
     trio.wait_until_whole()
     nothing(stage)
-
-
-def _sent_by(stage: Stage, name: str, since: int = 0) -> int:
-    """Messages that were confirmed to a producer since a moment (ns)."""
-    return sum(
-        int(event.rest[2]) - int(event.rest[1]) + 1
-        for event in stage.notes("sent")
-        if since <= event.at and name == event.rest[0]
-    )
 
 
 def hand_over(stage: Stage) -> None:
@@ -169,7 +160,7 @@ def hand_over(stage: Stage) -> None:
         pids = [pid for worker in stage.workers for pid in worker.pids()]
         before, begun = _cpu_s(pids), time.monotonic_ns()
         trio.sentinels[0].ask("SENTINEL", "FAILOVER", servers.SERVICE)
-        _watch_old(stage, trio, old)
+        _watch_old(stage, trio, old, begun)
         stage.server_returned()
         took_s = (time.monotonic_ns() - begun) / 1e9
         used = [now - before[pid] for pid, now in _cpu_s(pids).items()]
@@ -178,32 +169,31 @@ def hand_over(stage: Stage) -> None:
         trio.wait_until_whole()
 
 
-def _watch_old(stage: Stage, trio: Trio, old: servers.Node) -> None:
-    """Wait until the old master follows, and add what it has taken since another one was promoted.
+def _watch_old(stage: Stage, trio: Trio, old: servers.Node, begun: int) -> None:
+    """Wait until the old master follows, and add what was confirmed since the last look that saw no other master.
 
-    By its own counters; with a chunk of each producer, and as many acks, for what was on its way to the replicas.
+    With a chunk of each producer, and as many acks, for what was on its way to the replicas. `begun` (ns): before the
+    handover.
     """
     others = [node for node in trio.data if node is not old]
-    figures = ("sent", "acked")
-    before, last, promoted_at = [0, 0], [0, 0], 0.0
+    looked_at, promoted_after = begun, 0
 
     def follows() -> bool:
-        nonlocal before, last, promoted_at
-        if not promoted_at:
-            before = last
+        nonlocal looked_at, promoted_after
+        now = time.monotonic_ns()
+        if not promoted_after:
             if any(node.info("replication")["role"] == "master" for node in others):
-                promoted_at = time.monotonic()
-        if old.info("replication")["role"] == "slave":
-            return True
-        seen: Any = old.redis().hmget(stage.queue().keys.stats, figures)
-        last = [int(each or 0) for each in seen]
-        return False
+                promoted_after = looked_at
+            looked_at = now
+        return bool(old.info("replication")["role"] == "slave")
 
     servers.until(follows, what=f"{old} to follow")
-    stage.most("two_masters_s", round(time.monotonic() - promoted_at, 2))
+    since = promoted_after or looked_at
+    stage.most("two_masters_s", round((time.monotonic_ns() - since) / 1e9, 2))
     slack = stage.load.producers * stage.load.sending.chunk
-    for figure, first, end in zip(figures, before, last, strict=True):
-        stage.add(f"{figure}_at_old", end - first + slack)
+    acked = sum(len(event.rest) for event in stage.notes("acked") if since <= event.at)
+    stage.add("sent_at_old", stage.confirmed(since=since) + slack)
+    stage.add("acked_at_old", acked + slack)
 
 
 def _cpu_s(pids: list[int]) -> dict[int, float]:
@@ -242,6 +232,7 @@ def lose_node_while(stage: Stage, course: Callable[[Stage], None]) -> None:
     time.sleep(2.0)
     old = cluster.master_of(key)
     stage.lose()
+    stage.notebook.note("upset")
     begun = time.monotonic()
     old.kill()
     cluster.master_of(key, other_than=old)
