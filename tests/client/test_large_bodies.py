@@ -63,3 +63,18 @@ def test_an_inspection_reads_no_body_in_vain(namespace: str) -> None:
         redis.config_resetstat()
         assert queue.inspect().stored == 3
         assert redis.info("commandstats")["cmdstat_zrange"]["calls"] == 2
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_peek_reads_no_lease_beyond_its_count(namespace: str, newest: bool) -> None:
+    """A lease may hold a megabyte of bodies, or one body of more: of ten leases two are read for two messages."""
+    with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        queue = Queue(client, namespace, "held")
+        queue.send_many([str(number).encode() for number in range(10)])
+        for _ in range(10):
+            queue.receive(1)
+        redis = server.redis()
+        redis.config_resetstat()
+        bodies = [message.body for message in queue.peek(2, state="unacked", newest=newest)]
+        assert bodies == ([b"9", b"8"] if newest else [b"0", b"1"])
+        assert redis.info("commandstats")["cmdstat_hgetall"]["calls"] == 2

@@ -288,6 +288,8 @@ def _unacked(queue: QueueRef, count: int | None, *, newest: bool) -> Plan[list[S
         if not flat:
             break
         for name, deadline_ms in scored(flat):
+            if count is not None and len(messages) >= count:
+                break
             leased = yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)
             messages += leased[::-1] if newest else leased
         first += _LEASES
