@@ -7,12 +7,10 @@ by their names, never by a flush; a test that stops or reconfigures a server sta
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import re
 import signal
-import sys
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +25,8 @@ from structlog.testing import capture_logs
 
 from qworker.client.execute.sync import Client
 from qworker.store.connections import ConnectionFactory
+from tests import late
+from tests.late import pytest_pycollect_makemodule, pytest_runtest_protocol  # noqa: F401 - hooks
 from tests.servers import engines
 from tests.topologies.servers import shared
 
@@ -68,6 +68,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         absent = str(Path(__file__).with_name("absent"))
         others = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         os.environ["PYTHONPATH"] = os.pathsep.join([absent, *others])
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if late.wanted(session.config) and terminal is not None:
+        terminal._show_progress_info = False  # it would be of files
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -78,8 +81,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     two processes run Spark, and tests of times fail on a machine that is too busy.
     """
     cores = os.cpu_count() or 1
-    quick = "not slow" in config.option.markexpr
-    return min(cores * (3 if quick else 2), 16)
+    return min(cores * (3 if late.quick(config) else 2), 16)
 
 
 #: Packages that a test may need beyond the group `test`, and what brings them.
@@ -152,18 +154,9 @@ def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage meanwhile: what a collection makes stays until the end.
-
-    To look through it again and again takes a third of its time. Afterwards bytecode is kept where the environment
-    lets Python keep it, as before `tests` was imported.
-    """
-    gc.disable()
-    try:
+    """Collect tests at less cost."""
+    with late.collecting():
         return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
-        sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
 
 
 def _import_in_turn(files: Sequence[pytest.Module], config: pytest.Config) -> None:
@@ -218,7 +211,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a quarantined test fail without failing the run; its reason is in the summary."""
     if hasattr(config, "workerinput"):
-        items[:] = slow_first(items)
+        items[:] = late.largest_first(items) or slow_first(items)
     for item in items:
         if (quarantine := item.get_closest_marker("quarantine")) is not None:
             (reason,) = quarantine.args
@@ -232,14 +225,18 @@ def store_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
-def engine_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a shared server; the test runs once for each engine."""
-    if request.param == "valkey":
-        yield request.getfixturevalue("store_url")
-        return
-    with shared(request.param) as url:
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a Redis shared by the tests of this process."""
+    with shared("redis") as url:
         yield url
+
+
+@pytest.fixture(scope="session", params=["valkey", "redis"])
+def engine_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a shared server; the test runs once for each engine."""
+    url: str = request.getfixturevalue({"valkey": "store_url", "redis": "redis_url"}[request.param])
+    return url
 
 
 @pytest.fixture

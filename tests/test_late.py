@@ -1,0 +1,56 @@
+"""Quick tests in several processes: each file is imported by the process that runs it, and every test is reported."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # starts processes
+
+pytest_plugins = ["pytester"]
+
+HOOKS = "from tests.late import pytest_pycollect_makemodule, pytest_runtest_protocol"
+#: Says that it is imported.
+SAYS = "import os, pytest\nwith open('imports', 'a') as file: file.write(__name__ + '\\n')\n"
+TESTS = {
+    "test_mixed": """
+@pytest.mark.parametrize("number", range(3))
+def test_rows(number): assert number < 2
+@pytest.mark.slow
+def test_slow(): assert False
+class TestOfClass:
+    def test_method(self, tmp_path): pass
+""",
+    "test_all_slow": "pytestmark = pytest.mark.slow\ndef test_slow(): assert False",
+    "test_none": "number = 1",
+    "test_skipped": "pytest.skip('no moon', allow_module_level=True)",
+    "test_broken": "import nothing_of_that_name",
+    **{f"test_small_{number}": "def test_small(): pass" for number in range(4)},
+}
+
+
+def test_each_file_is_imported_once_and_each_test_reported(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nothing in a file is quick, and where a file fails or skips as it is imported."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\nmarkers =\n    slow: x\naddopts = --dist loadgroup")
+    pytester.makeconftest(HOOKS)
+    pytester.makepyfile(**{name: SAYS + text for name, text in TESTS.items()})
+
+    words = ("-p", "xdist", "-n", "2", "-m", "not slow", "-rA")
+    ran = pytester.run(sys.executable, "-m", "pytest", *words)
+
+    assert ran.parseoutcomes() == {"passed": 7, "failed": 1, "errors": 1, "skipped": 1}
+    ran.stdout.fnmatch_lines_random(
+        [
+            "FAILED test_mixed.py::test_rows[[]2[]] - assert 2 < 2",
+            "ERROR test_broken.py - *",
+            "PASSED test_mixed.py::TestOfClass::test_method",
+        ]
+    )
+    imported = (pytester.path / "imports").read_text().splitlines()
+    assert sorted(imported) == sorted(TESTS)
