@@ -12,7 +12,7 @@ from qworker.cli.main import cli
 from qworker.testing import drain
 from tests.docs.blocks import ROOT
 
-_FIRST = "The three examples that follow are one module"
+_FIRST = "The next three examples are one module"
 _NEXT = "## Rate limited by others"
 
 
