@@ -389,6 +389,7 @@ def lab_with_keys(
     path.write_text(f'[signing]\nk1 = "{secret}"\n[encryption]\nk1 = "{secret}"\n')
     # A configuration file names it, as the environment might: the children learn of it from the worker.
     (tmp_path / "qworker.toml").write_text(f'keys_file = "{path.name}"\n')
-    lab = Lab(store_url, namespace, tmp_path)
+    # Started by exec: a forked worker has the arguments of the process that it was forked from.
+    lab = Lab(store_url, namespace, tmp_path, warm=False)
     yield lab
     lab.close()
