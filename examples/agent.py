@@ -62,7 +62,7 @@ async def tell(**event: object) -> None:
 
 
 async def write(topic: str) -> str:
-    """Write a draft, token by token. If the worker dies on the way, the next one begins it anew."""
+    """Write a draft, token by token. If the worker dies on the way, the next one starts it again."""
     await tell(draft="begins")
     tokens = []
     async for token in model(topic):
@@ -109,7 +109,7 @@ async def start(request: Request) -> Response:
 
 
 async def events(request: Request) -> Response:
-    """Stream the feed as Server-Sent Events, behind the last one that the browser has."""
+    """Stream the feed as Server-Sent Events, after the last one that the browser has."""
     last = request.headers.get("last-event-id", "")
     try:
         stream = server_sent_events(_handle(request), last)
@@ -120,7 +120,7 @@ async def events(request: Request) -> Response:
 
 
 def server_sent_events(handle: Handle[str], last: str) -> AsyncIterator[str]:
-    """Write the entries behind `last` as events, and one called `end` when the run has ended."""
+    """Write the entries after `last` as events, and one called `end` when the run has ended."""
     feed = handle.afeed(last)
 
     async def stream() -> AsyncIterator[str]:

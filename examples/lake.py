@@ -3,7 +3,7 @@
 # %% [markdown]
 # # The archive of a queue, read by Spark, DuckDB and polars
 #
-# Each cell can be run alone after those above it, in VS Code or Jupyter (with jupytext); or all of it:
+# Run each cell after those above it, in VS Code or Jupyter (with jupytext), or run all of it:
 #
 #     pip install 'qworker-redis[spark]' duckdb polars
 #     QWORKER_URL=redis://localhost NAMESPACE=shop LAKE=lake python examples/lake.py
@@ -32,7 +32,7 @@ spark = open_session()
 # %% [markdown]
 # ## Copy what is new in the journals to the archive
 #
-# Run it again and again: it goes on where it ended. `qworker spark archive --out lake --once` does the same.
+# Run it again and again: it continues where it stopped. `qworker spark archive --out lake --once` does the same.
 
 # %%
 lake = Lake(place)
@@ -61,7 +61,7 @@ per_task.show()
 # ## DuckDB and polars
 #
 # They read the Delta table as it is, without Spark and Java. Do not read `lake/**/*.parquet`: files of killed tasks
-# and of earlier versions lie there too.
+# and of earlier versions are there too.
 
 # %%
 stored = DeltaTable(str(place)).to_pyarrow_dataset()
@@ -72,7 +72,7 @@ print(polars.scan_delta(str(place)).group_by("queue").len().sort("queue").collec
 # ## A stream from the source
 #
 # Without the archive: straight from the journals, each event once, in batches of at most 1,000 events. A batch that is
-# repeated after a crash overwrites its own directory. Delete the checkpoint, and it begins at the start again.
+# repeated after a crash overwrites its own directory. If you delete the checkpoint, it begins at the start again.
 
 # %%
 attempts = place.with_name(f"{place.name}-attempts")
@@ -92,7 +92,7 @@ query = (
 query.awaitTermination()
 
 # %% [markdown]
-# ## A table of its own, for others
+# ## A table for other programs
 
 # %%
 daily = place.with_name(f"{place.name}-daily")

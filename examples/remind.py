@@ -1,10 +1,10 @@
-"""A loop over a table that continues where it was: after a deployment, a crash, or a row that failed.
+"""A loop over a table that continues where it stopped: after a deployment, a crash, or a row that failed.
 
     export QWORKER_URL=embedded: QWORKER_NAMESPACE=reminders CUSTOMERS=customers.db
     qworker run examples/remind.py &
     python -m examples.remind 2026-11          starts the run of this month once, and shows how far it has come
 
-The table is read in pages behind the last customer (keyset pagination). The position is kept after every 50 customers
+The table is read in pages after the last customer (keyset pagination). The position is kept after every 50 customers
 or 5 seconds, and when the worker stops: then another worker continues with the next customer.
 """
 
