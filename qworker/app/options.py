@@ -47,9 +47,10 @@ class TaskOptionsDict(TypedDict, total=False):
     ordered: bool
 
 
-@dataclass(frozen=True, slots=True)
 class RetryKind(Kind):
     """A retry policy; None is the default one."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -69,9 +70,10 @@ class RetryKind(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class GroupsKind(Kind):
     """The group of each message: a name, or a function of the call's arguments that returns one."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -84,9 +86,10 @@ class GroupsKind(Kind):
         return _GROUP.check(value, field)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
 class LimitKeysKind(Kind):
     """The key whose limits hold for each message: a name, or a function of the call's arguments that returns one."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -106,9 +109,10 @@ class LimitKeysKind(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class BatchKind(Kind):
     """The size of a batch."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from qworker.client.checks import check_count
 from qworker.client.follow import Opened
@@ -62,8 +63,7 @@ def begin_group(
     return opened.start
 
 
-@dataclass(frozen=True, slots=True)
-class CallGroupState:
+class CallGroupState(Struct, frozen=True):
     """How the members of a group have ended, as `wire/result.py` reads it: empty for those that have not.
 
     `left`: members that have not ended. `over_ms`: when it was decided.
@@ -87,8 +87,7 @@ def read_group(keys: QueueKeys, group_id: str) -> Plan[CallGroupState | None]:
             return CallGroupState(values.policy, values.left, values.over_ms, words)
 
 
-@dataclass(frozen=True, slots=True)
-class CallGroup:
+class CallGroup(Struct, frozen=True):
     """A group of calls at `now_ms`; `id` is also that of its callback's message.
 
     `state`: starting (not all of its calls are sent), running, blocked (it waits for dead letters to be redriven),

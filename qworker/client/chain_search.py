@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -75,15 +74,13 @@ class ChainEnd:
         return flag.split(":")[:2] == [self.queue.keys.name, self.id]
 
 
-@dataclass(frozen=True)
-class Gathered:
+class Gathered(msgspec.Struct, frozen=True):
     """A step that is a group of calls, by the id of the group."""
 
     group: str
 
 
-@dataclass(frozen=True)
-class OnItsWay:
+class OnItsWay(msgspec.Struct, frozen=True):
     """A step that waits in an outbox to be stored in the queue `destination`."""
 
     destination: str

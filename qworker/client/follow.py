@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from qworker.client.steps import Fan, Past, Step, Writer, queues_of
 from qworker.engine.arguments import given
@@ -54,8 +53,7 @@ def next_effects(
     return [out_effect(step.queue, message, step)]
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """A group of calls to begin: the queue of its callback, its id, its specs, and its members' bytes.
 
     `ends`: how many members there are up to each spec. `sizes` are the largest bodies by queue.
@@ -68,7 +66,7 @@ class Opened:
     specs: list[bytes]
     ends: list[int]
     bytes: int
-    sizes: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = {}
 
 
 def open_fan(

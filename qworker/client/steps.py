@@ -8,11 +8,10 @@ they bury the member instead of losing its end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from qworker.engine.options import LARGEST_MAXSIZE
 from qworker.engine.send import NewMessage
@@ -116,8 +115,7 @@ _FOLLOWED: Final = msgspec.json.Decoder(_Followed)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
+class Writer(Struct, frozen=True):
     """Writes messages of a namespace; `sending` is the middleware, `trace` of the call that they come of."""
 
     namespace: str

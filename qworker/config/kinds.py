@@ -182,9 +182,10 @@ class SizeKind(Kind):
         return int(text) if DIGITS.fullmatch(text) else text
 
 
-@dataclass(frozen=True, slots=True)
 class FlagKind(Kind):
     """True or false."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

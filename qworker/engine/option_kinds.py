@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 
 from qworker.config.kinds import Kind
@@ -11,9 +10,10 @@ from qworker.wire.groups import is_group
 __all__ = ["GroupKind", "KeyKind", "MomentKind"]
 
 
-@dataclass(frozen=True, slots=True)
 class MomentKind(Kind):
     """A point in time, with its time zone."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -30,9 +30,10 @@ class MomentKind(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class KeyKind(Kind):
     """Text of 1 to 256 bytes."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -51,9 +52,10 @@ class KeyKind(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class GroupKind(Kind):
     """The name of a group, or of a group of a parent: `acme`, `acme/ann`."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

@@ -26,9 +26,10 @@ __all__ = ["SparkOptions", "TextKind", "camel"]
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-@dataclass(frozen=True, slots=True)
 class TextKind(Kind):
     """Text that is not empty."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

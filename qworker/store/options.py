@@ -17,9 +17,10 @@ from qworker.wire.names import check_namespace
 __all__ = ["ClientOptions", "check_give_up", "url_of_file"]
 
 
-@dataclass(frozen=True, slots=True)
 class UrlKind(Kind):
     """A server URL; its password is never shown."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

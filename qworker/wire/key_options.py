@@ -42,9 +42,10 @@ _NO_FILE: Final = ConfigFile()
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
-@dataclass(frozen=True, slots=True)
 class KeysKind(Kind):
     """Keys by id; shown without the secrets."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -75,9 +76,10 @@ class KeysKind(Kind):
         return value
 
 
-@dataclass(frozen=True, slots=True)
 class FileKind(Kind):
     """The path of a file, as text."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

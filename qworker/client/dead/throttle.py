@@ -6,7 +6,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from qworker.config.kinds import Kind
@@ -44,9 +43,10 @@ def rate_per_s(value: object, field: str) -> float:
     return per_s
 
 
-@dataclass(frozen=True, slots=True)
 class ThrottleRateKind(Kind):
     """A rate, kept as a number per second."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

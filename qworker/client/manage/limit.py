@@ -22,9 +22,10 @@ _DAY_MS: Final = 86_400_000
 _MOST: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
 class RateKind(Kind):
     """A number of starts in a time: `100/s`, `5/10m`."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -49,9 +50,10 @@ def _period_ms(text: str, field: str) -> int:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class WeightKind(Kind):
     """A share of the turns."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

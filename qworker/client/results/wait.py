@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from qworker.client.inspect.results import look, result_channels
 from qworker.client.results.searching import Searches, is_gone
@@ -29,8 +30,7 @@ class Gone:
     """No result is kept, and no such message is in the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """What is waited for: a message, and the queues of the chain that ends with it, if they are known."""
 
     message_id: str

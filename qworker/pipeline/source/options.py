@@ -29,9 +29,10 @@ _OF_JOURNAL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class QueuesKind(Kind):
     """Names of queues with `*`, `?` and `[…]`, separated by commas."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -52,9 +53,10 @@ class QueuesKind(Kind):
         return tuple(name.strip() for name in text.split(","))
 
 
-@dataclass(frozen=True, slots=True)
 class OffsetsKind(Kind):
     """'earliest', 'latest', or positions as JSON."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:
@@ -65,9 +67,10 @@ class OffsetsKind(Kind):
         return parse(value, field) if isinstance(value, str) else value
 
 
-@dataclass(frozen=True, slots=True)
 class TimestampKind(Kind):
     """A moment: ISO 8601 (UTC unless it names a zone), or ms since 1970; kept as ms."""
+
+    __slots__ = ()
 
     @property
     def limit(self) -> str:

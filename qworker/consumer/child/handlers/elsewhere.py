@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["Patience", "pause_ms", "pause_of_paused_ms"]
 
@@ -44,8 +45,7 @@ def pause_ms(
     return min(round(plain_ms * (1 + chance() / 10)), left_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long messages, and runs, wait for a worker that knows their task or key; None: for any time.
 
     A run keeps its place in its work, so it is worth waiting for.
