@@ -20,6 +20,7 @@ from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, OutOfMemoryError, ServerError, server_refused
 from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import leaving_key, reapers_key
+from qworker.wire.presence import AHEAD_MS
 
 __all__ = ["FORGOTTEN_MS", "Presence", "reaper_name"]
 
@@ -83,8 +84,9 @@ class Presence:
         self._execute(keep_note("ZADD", self._key, now_ms, self.name, decode=int))
         if self._turn % _PRUNE_EVERY == 0:
             before_ms = now_ms - FORGOTTEN_MS
-            words = ("ZREMRANGEBYSCORE", self._key, "-inf", f"({before_ms}")
-            self._execute(raw(*words, decode=int))
+            # A time that far ahead was written before the clock was set back.
+            for span in (("-inf", f"({before_ms}"), (f"({now_ms + AHEAD_MS}", "+inf")):
+                self._execute(raw("ZREMRANGEBYSCORE", self._key, *span, decode=int))
             self.reapers = max(1, self._execute(raw("ZCARD", self._key, decode=int)))
         self._turn += 1
         if self.may_leave:

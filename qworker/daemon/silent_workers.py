@@ -20,7 +20,7 @@ from qworker.errors import AccessDeniedError, ServerError, server_refused
 from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import leaving_key, workers_key
 from qworker.wire.numbers import whole
-from qworker.wire.presence import WorkerDocument, is_gone
+from qworker.wire.presence import WorkerDocument, age_of, is_gone
 
 __all__ = ["FORGOTTEN_MS", "MOST_SILENT", "SilentWorkers"]
 
@@ -95,8 +95,7 @@ class SilentWorkers:
                 name: WorkerDocument.parse(stored)
                 for name, stored in zip(flat[::2], flat[1::2], strict=True)
             }
-            # A document of a later time is from before the clock was set back.
-            ages = {name: abs(now_ms - document.seen_ms) for name, document in seen.items()}
+            ages = {name: document.age_ms(now_ms) for name, document in seen.items()}
             old = [name for name, age_ms in ages.items() if age_ms > FORGOTTEN_MS]
             forgotten += self._remove(self._workers_key, old)
             self._silent |= {
@@ -117,7 +116,7 @@ class SilentWorkers:
         """Forget requests to leave that their workers would have seen long ago."""
         flat: list[bytes] = self._execute(raw("HGETALL", self._leaving_key, decode=list))
         asked = zip(flat[::2], flat[1::2], strict=True)
-        old = [name for name, at in asked if abs(now_ms - (whole(at) or 0)) > FORGOTTEN_MS]
+        old = [name for name, at in asked if age_of(whole(at) or 0, now_ms) > FORGOTTEN_MS]
         self._remove(self._leaving_key, old)
 
     def _remove(self, key: str, fields: Sequence[bytes]) -> Sequence[bytes]:

@@ -12,10 +12,12 @@ from qworker.wire import codec
 from qworker.wire.numbers import score_ms
 
 __all__ = [
+    "AHEAD_MS",
     "ChildDocument",
     "Reaper",
     "RunningDocument",
     "WorkerDocument",
+    "age_of",
     "is_gone",
     "list_reapers",
     "read_fields",
@@ -23,11 +25,19 @@ __all__ = [
 
 #: Workers write their document every 2 s, and reapers their score at every tick.
 _GONE_MS: Final = 15_000
+#: A time this far ahead was written before the clock was set back: what lives has written another one since.
+AHEAD_MS: Final = 600_000
 
 
 def is_gone(age_ms: int) -> bool:
     """Whether a worker or reaper that was last seen this long ago counts as gone."""
     return age_ms > _GONE_MS
+
+
+def age_of(seen_ms: int, now_ms: int) -> int:
+    """How long ago a worker or reaper was last seen, in ms; one whose time is far ahead, for as long as it is ahead."""
+    age_ms = now_ms - seen_ms
+    return -age_ms if age_ms < -AHEAD_MS else max(0, age_ms)
 
 
 class RunningDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +105,7 @@ class WorkerDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     def age_ms(self, now_ms: int) -> int:
         """How long ago it was written, by the server's clock."""
-        return max(0, now_ms - self.seen_ms)
+        return age_of(self.seen_ms, now_ms)
 
     def serves(self, queue: str, now_ms: int) -> bool:
         """Whether the worker is alive and receives from a queue."""
@@ -125,10 +135,11 @@ class Reaper(msgspec.Struct, frozen=True):
 
 def list_reapers(flat: Sequence[bytes], now_ms: int) -> list[Reaper]:
     """Read the reply of `ZREVRANGE … WITHSCORES`, the latest reaper first; `now_ms` by the server's clock."""
-    return [
-        Reaper(name.decode("utf-8", "replace"), max(0, now_ms - score_ms(score)))
+    reapers = [
+        Reaper(name.decode("utf-8", "replace"), age_of(score_ms(score), now_ms))
         for name, score in zip(flat[::2], flat[1::2], strict=True)
     ]
+    return sorted(reapers, key=lambda reaper: reaper.age_ms)
 
 
 def _child(fields: Mapping[str, Any]) -> ChildDocument:

@@ -14,6 +14,7 @@ from qworker.daemon.registry import Registry
 from qworker.engine.command import Command
 from qworker.errors import AccessDeniedError
 from qworker.wire.keys import queues_key, reapers_key
+from qworker.wire.presence import AHEAD_MS
 from tests.daemon.conftest import events
 from tests.lua.drive import NOW, Drive
 from tests.timing import Clock
@@ -195,6 +196,7 @@ def test_presence_is_written_once_a_second_and_ends(
     """A reaper is listed with the server's time, removes those that are gone, and leaves at its end."""
     redis, key = open_queue("a").redis, reapers_key(namespace)
     redis.zadd(key, {"gone": NOW - FORGOTTEN_MS - 1, "other": NOW - FORGOTTEN_MS})
+    redis.zadd(key, {"before the clock was set back": NOW + AHEAD_MS + 1})
     presence = Presence(client.execute, namespace, "me", clock=clock)
     presence.seen(NOW)
     assert redis.zrange(key, 0, -1, withscores=True) == [

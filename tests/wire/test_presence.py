@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from qworker.wire.presence import (
+    AHEAD_MS,
     ChildDocument,
     RunningDocument,
     WorkerDocument,
@@ -82,3 +83,18 @@ def test_a_worker_that_has_been_silent_for_more_than_15_seconds_is_gone() -> Non
     assert not worker.serves("orders", 100_000)
     assert worker.age_ms(99_000) == 0  # written just after the clock was read
     assert [reaper.is_gone for reaper in list_reapers([b"r", b"100000"], 115_001)] == [True]
+
+
+def test_what_was_seen_far_ahead_is_from_before_the_clock_was_set_back() -> None:
+    """A killed worker or reaper of that time is gone at once; the living ones have written their time again."""
+    now_ms, ahead_ms = 10_000_000, 10_000_000 + AHEAD_MS
+    assert [WorkerDocument(seen_ms=at).age_ms(now_ms) for at in (ahead_ms, ahead_ms + 1)] == [
+        0,
+        AHEAD_MS + 1,
+    ]
+    flat = [b"killed", str(ahead_ms + 1).encode(), b"alive", str(now_ms).encode()]
+    reapers = list_reapers(flat, now_ms)
+    assert [(reaper.name, reaper.is_gone) for reaper in reapers] == [
+        ("alive", False),
+        ("killed", True),
+    ]
