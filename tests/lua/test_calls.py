@@ -126,6 +126,7 @@ def test_the_first_success_names_the_rest_to_their_queues(engine_drive: Drive) -
     assert told(drive, "b") == [(b"g", 0, b"rest 1")]
     assert told(drive, "c") == [(b"g", 0, b"rest 4")]
     assert told(drive, "d") == [(b"g", 0, b"rest 1-1 4-1")]
+    assert drive.redis.hget(drive.keys.join("g"), "@rest") == b"", "it takes no more room"
     assert ready(drive) == ["done"]
 
 
@@ -249,6 +250,33 @@ def test_values_over_the_limit_count_as_failures(drive: Drive) -> None:
     drive.redis.hset(drive.keys.join("g"), "@bytes", 67_108_860)
     count(drive, (0, b"ok\n" + b"1" * 10), (1, b""))
     assert drive.redis.hget(drive.keys.join("g"), "0").startswith(b"dead bad_result")
+
+
+def test_a_value_over_the_limit_is_no_first_success(drive: Drive) -> None:
+    """The callback would get no value; the group waits for another call."""
+    start(drive, spec_of(2, "first"))
+    drive.redis.hset(drive.keys.join("g"), "@bytes", 67_108_860)
+    count(drive, (0, b"ok\n" + b"1" * 10))
+    assert ready(drive) == []
+    assert drive.redis.zscore(drive.keys.joins, "g") == NOW
+
+
+def test_a_wait_for_a_first_success_sees_deaths_until_there_is_one(drive: Drive) -> None:
+    """Once no call is left; a success after that takes back what was said."""
+    start(drive, spec_of(2, "first"))
+    count(drive, (0, DEAD))
+    assert drive.state("result:g") == {}
+    count(drive, (1, DEAD), first=2)
+    assert drive.state("result:g") == {"result:g": DEAD.decode()}
+    count(drive, (1, OK), first=3)
+    assert (drive.state("result:g"), ready(drive)) == ({}, ["done"])
+
+
+def test_a_dropped_dead_letter_keeps_its_words(drive: Drive) -> None:
+    """The callback gets the error that the call died of, not the drop."""
+    start(drive, spec_of(2))
+    count(drive, (0, DEAD), (0, b"purged b t g.0"), (1, OK))
+    assert drive.run(read_values(drive.keys, "g")).words == (DEAD, OK)
 
 
 def test_what_a_redrive_replaces_is_no_part_of_the_size(drive: Drive) -> None:
