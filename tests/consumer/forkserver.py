@@ -1,6 +1,6 @@
 """Warm starts: a fork server that has imported what `qworker run` imports, and workers that it forks.
 
-Nine tenths of the start of a worker are imports, in two processes. A test that is about what workers do pays for them
+Most of the start of a worker is its imports, in two processes. A test that is about what workers do pays for them
 once per pytest process. What is started how, and what differs, is in CONTRIBUTING.md.
 """
 
