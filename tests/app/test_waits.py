@@ -180,3 +180,23 @@ def test_a_message_that_moves_during_each_search_is_not_unknown(
     with pytest.raises(ResultTimeoutError):
         handle.result("50ms")
     assert missed
+
+
+def test_a_step_that_moves_during_each_search_is_not_unknown(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of a chain is given back where a search has been already: the chain may go on."""
+    one, two = tasks(app)
+    handle, queue = chain(one.call(1), two.then()).start(), app.queue("first")
+    missed = []
+
+    def moves(*_: object) -> Plan[None]:
+        queue.release(*queue.receive())
+        missed.append(1)
+        return
+        yield
+
+    monkeypatch.setattr(searching, "spot_of", moves)
+    with pytest.raises(ResultTimeoutError):
+        handle.result("50ms")
+    assert missed
