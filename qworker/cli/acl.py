@@ -59,7 +59,7 @@ _ROLES: Final = "; ".join(f"{name}: {role.about}" for name, role in ROLES.items(
     type=click.Choice(LOADING),
     default=LOADING[0],
     show_default=True,
-    help="Roles that may load scripts: daemon and operator, for all others; or all that call scripts.",
+    help="Roles that may load scripts: daemon and operator only, or all that call scripts.",
 )
 @click.option(
     "--close-default",
@@ -87,7 +87,7 @@ def command(
     """Write users with the rights that each kind of process needs, for the server's aclfile.
 
     The rights are read from the scripts. Nothing is changed on the server. Without --passwords the users cannot log in
-    until they have one: ACL SETUSER NAME '>PASSWORD'. qworker run includes a reaper: its user needs consumer+daemon, or
+    until you set one: ACL SETUSER NAME '>PASSWORD'. qworker run includes a reaper: its user needs consumer+daemon, or
     consumer with --no-reaper, and producer if its handlers send.
     """
     from qworker.wire.names import check_queue

@@ -51,7 +51,7 @@ def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
 def list_groups(session: Session, queue: str | None, limit: int) -> Output:
     """List groups of calls whose callbacks were not sent yet: how many calls each waits for.
 
-    QUEUE is that of the callback. Without it, lists the groups of all queues.
+    QUEUE is the queue of the callback. Without it, lists the groups of all queues.
     """
     groups = [one for opened in session.queues.searched(queue) for one in opened.calls(limit)]
     return Output({"groups": [_document(one) for one in groups]}, _listing(session, groups))
@@ -90,8 +90,8 @@ def show(session: Session, group_id: str, queue: str | None) -> Output:
 def cancel(session: Session, group_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
     """Cancel a group of calls: its callback is not sent, and its calls are cancelled.
 
-    Calls that wait are deleted; workers of those that run see it within 5 s. Repeat it if it is interrupted. A run that
-    gathers the group continues: its gather fails for the calls that have not ended.
+    Waiting calls are deleted, and workers of running calls see the cancel within 5 s. If the command is interrupted,
+    run it again. A run that gathers the group continues: its gather fails for the calls that have not ended.
     """
     from qworker.cli.framework.confirm import confirm
     from qworker.formats import count
@@ -130,8 +130,8 @@ def cancel(session: Session, group_id: str, queue: str | None, dry_run: bool, ye
 def abandon(session: Session, group_id: str, queue: str | None, dry_run: bool, yes: bool) -> Output:
     """End a group of calls without its callback, such as one that waits for a call that is gone.
 
-    Its calls run on. A wait for its result ends as cancelled. A run that gathers them continues: its gather fails for
-    the calls that have not ended.
+    Its calls continue to run. A wait for its result ends as cancelled. A run that gathers them continues: its gather
+    fails for the calls that have not ended.
     """
     from qworker.cli.framework.confirm import confirm
 

@@ -39,7 +39,7 @@ _COLUMNS: Final = (
 @json_option
 @click.pass_obj
 def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) -> Iterator[Output]:
-    """Check that every message is stored once, with correct counters and keys; in all queues unless some are named.
+    """Check that every message is stored once, with correct counters and keys, in all queues or those named.
 
     Workers, senders and reapers can keep running. A repair deletes no message: one that cannot be read becomes a
     dead letter, and a key of the wrong type is renamed. Exit code 3 if anything was found, repaired or not.

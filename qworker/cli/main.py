@@ -47,7 +47,7 @@ SECTIONS: Final = {
     "Set up": {
         "config": "Show the configuration, and where each value comes from.",
         "acl": "Write ACL users with least privilege, by role.",
-        "scripts": "List the Lua scripts, load them onto the servers.",
+        "scripts": "List the Lua scripts, and load them onto the servers.",
         "store": "The embedded store: path, status, start, stop.",
         "completion": "Print the completion script of a shell.",
     },

@@ -50,7 +50,7 @@ def list_all(session: Session) -> Output:
     """List the schedules: what each sends, when it fires next and when it last fired.
 
     They are stored in Redis: `qworker run` writes those of its app, and every reaper fires them. They keep firing for
-    up to 7 days without a worker of the app; those that a program added at run time, until they are removed.
+    up to 7 days without a worker of the app. Schedules that a program added at run time fire until they are removed.
     """
     schedules, now_ms = _all(session), session.now_ms()
     none = (

@@ -21,7 +21,7 @@ _COLUMNS: Final = (Column("SCRIPT"), Column("SHA1"), Column("LOADED", wide=True)
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """List the Lua scripts, load them onto the servers."""
+    """List the Lua scripts, and load them onto the servers."""
 
 
 @command.command("ls")

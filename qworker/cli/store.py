@@ -60,7 +60,7 @@ def start(session: Session) -> Output:
 @json_option
 @click.pass_obj
 def stop(session: Session) -> Output:
-    """Stop the store. Its data stay; the next command that uses it starts it again."""
+    """Stop the store. Its data stays; the next command that uses it starts it again."""
     store = _store(session)
     stopped = store.stop()
     return Output(

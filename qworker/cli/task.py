@@ -28,7 +28,7 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def list_all(session: Session) -> Output:
-    """List the tasks that workers know, with the number of those workers, and which are paused."""
+    """List the tasks of running workers: how many workers have each, and which are paused."""
     from qworker.client.namespace.paused_tasks import read_paused_tasks
     from qworker.formats import ago
 

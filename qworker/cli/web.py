@@ -24,7 +24,8 @@ def command(session: Session, given: dict[str, Any]) -> None:
     """Serve the dashboard: queues, problems, health, and the actions of operators.
 
     Listens on loopback and prints a link that admits one browser; when it is used, the next link is printed. On other
-    addresses it needs --authorize: a function that knows the users and their rights. SIGTERM or Ctrl-C stops it.
+    addresses it needs --authorize: a function that returns the user of a request and their rights. SIGTERM or Ctrl-C
+    stops it.
     """
     from qworker.web.server import check_options, serve
 

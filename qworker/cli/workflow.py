@@ -83,7 +83,7 @@ def show(session: Session, run_id: str, queue: str | None) -> Output:
 @json_option
 @click.pass_obj
 def signal(session: Session, run_id: str, name: str, value: str, queue: str | None) -> Output:
-    """Give a run a signal; a run that waits for it continues, another finds it when it waits.
+    """Give a run a signal: if it waits for the signal, it continues; otherwise it finds the signal when it waits.
 
     NAME is the type that the run waits for, or the name of the wait; JSON is the value, null by default.
     """
@@ -115,7 +115,7 @@ def cancel(
 ) -> Output:
     """Cancel a run: end it if it sleeps or waits, ask its handler to stop if it runs.
 
-    Completed steps are not undone. To stop a handler at once: qworker message cancel --running, or --kill.
+    Completed steps are not undone. To stop a handler at once, use qworker message cancel --running, or --kill.
     """
     from qworker.cli.framework.confirm import confirm
 

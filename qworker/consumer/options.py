@@ -108,7 +108,7 @@ class RunOptions(Options):
     unknown_wait: Annotated[
         Duration,
         DurationKind(
-            "how long a message waits for a worker that knows its task or key",
+            "how long a message waits for a worker that has its task or key",
             maximum_ms=30 * DAY_MS,
             zero="it is dead at once",
         ),

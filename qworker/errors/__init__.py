@@ -21,14 +21,14 @@ QworkerError
 │   ├── TooManyLimitsError        the queue has as many limits as it can hold
 │   ├── LeaseUsedError            the lease id exists already
 │   ├── GhostSendError            a send older than one already stored on its lane
-│   ├── TooLateError              more time asked for when half of the time to live is over
+│   ├── TooLateError              an extension when half of the time to live is over
 │   ├── BulkGapError              a chunk of a bulk write that does not follow the stored rows
 │   ├── BulkChangedError          other rows under the write id of an earlier bulk write
 │   ├── RunTooLargeError          a run that has recorded too much
 │   ├── RunStartedError           a second start of an id, with other arguments
 │   ├── GroupStartedError         a second start of a group of calls, with other calls
 │   ├── IdTakenError              a run and a group of calls of one id in a queue
-│   ├── RunUnknownError           a signal to a run that is not there
+│   ├── RunUnknownError           a signal to a run that does not exist
 │   ├── RunEndedError             a signal to a run that has ended
 │   ├── SignalGivenError          a signal that was given before, with another value
 │   └── BrokenQueueError          a key of the queue holds another type
@@ -73,8 +73,8 @@ QworkerError
 ├── SourceShrankError             a loop of a run whose source has lost items
 └── TimeLimitError                a handler ran past its time limit
 
-The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is
-not failure.
+The control flow of handlers (`Retry`, `Discard`, `Bury`, `Release`, `LetExpire`) is in `qworker.app.control`: it is not
+a failure.
 """
 
 from __future__ import annotations

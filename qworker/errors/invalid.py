@@ -53,7 +53,7 @@ class ArgumentsError(InvalidError):
 
 
 class BodyTooLargeError(InvalidError):
-    """A body of `size` bytes where `maxsize` bytes are allowed."""
+    """A body has `size` bytes, but only `maxsize` bytes are allowed."""
 
     def __init__(self, field: str, size: int, maxsize: int) -> None:
         super().__init__(field, f"is {size} bytes", f"the limit (maxsize) is {maxsize} bytes")
@@ -77,4 +77,4 @@ class NoResultError(InvalidError):
 
 
 class WrongNamespaceError(InvalidError):
-    """A handle of another namespace: its message is not there."""
+    """The handle belongs to another namespace, which has its message."""

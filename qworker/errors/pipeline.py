@@ -68,7 +68,7 @@ class EventsLostError(PipelineError):
 
 
 class JournalRolledBackError(PipelineError):
-    """A queue's journal was read up to an entry, and Redis has an older or another journal now."""
+    """The journal of a queue in Redis is older than the one that was read, or another one."""
 
     def __init__(self, queue: str, epoch: int, entry: int, now_epoch: int, now_entry: int) -> None:
         super().__init__(queue, epoch, entry, now_epoch, now_entry)

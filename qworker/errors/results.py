@@ -22,7 +22,7 @@ class ResultError(QworkerError):
 
 
 class TaskFailedError(ResultError):
-    """The message is a dead letter: `reason`, class (`error`) and `text` of its last error are those of the letter.
+    """The message is a dead letter; `reason`, `error` (a class) and `text` are those of its last error.
 
     Of a chain, queue and id are those of the dead step, and `step` is its task. A redriven message can still succeed:
     ask again.

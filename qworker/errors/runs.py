@@ -89,7 +89,7 @@ class GroupStartedError(RefusedError):
 
 
 class IdTakenError(RefusedError):
-    """A run has this id, or a group of calls, and the other one was to be started under it; nothing was written."""
+    """A run, or a group of calls, has this id, so the other kind cannot start under it; nothing was written."""
 
     def __init__(self, queue: str, chosen_id: str, other: str) -> None:
         super().__init__(queue, chosen_id, other)

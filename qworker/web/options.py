@@ -73,7 +73,7 @@ class WebOptions(Options):
     frame_ancestors: Annotated[
         str | None,
         NameKind(
-            "origins, with spaces between them, whose pages may frame cards (?embed=1)",
+            "origins, separated by spaces, whose pages may frame cards (?embed=1)",
             none="nothing may be framed",
             rule=check_origins,
         ),

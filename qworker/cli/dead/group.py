@@ -216,7 +216,7 @@ def _find(queue: Queue, dead_letter_id: str) -> DeadLetter:
 @_changes
 @click.pass_obj
 def redrive(session: Session, /, queue: str, rate: float | None, **flags: Any) -> Iterator[Output]:
-    """Move dead letters back to ready, with fresh counts; not those that die during the command.
+    """Move dead letters back to ready, with fresh counts, except those that die during the command.
 
     Choose them by filters, all of which must match, or by --all. If it is interrupted, run it again.
     """

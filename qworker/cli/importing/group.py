@@ -68,7 +68,7 @@ _call_options: Final = stacked(
     click.option(
         "--drop-callbacks",
         is_flag=True,
-        help="Also import messages with callbacks, chains, chords or repetitions, without these.",
+        help="Also import messages with callbacks, chains, chords or repetitions, and drop these.",
     ),
 )
 

@@ -97,7 +97,7 @@ def list_all(session: Session, queue: str | None) -> Output:
     "--max-waiting",
     type=int,
     metavar="N",
-    help="Maximum number of waiting messages of a group, refusing further sends; 0 removes this limit.",
+    help="Maximum number of waiting messages of a group; more sends are refused. 0 removes this limit.",
 )
 @click.option(
     "--with",
@@ -143,7 +143,7 @@ def set_one(
 @json_option
 @click.pass_obj
 def show(session: Session, queue: str, name: str | None) -> Output:
-    """Show how much of the limits of a queue is used: what runs and waits, and when the next one may start.
+    """Show how much of the limits of a queue is used: how many messages run and wait, and when the next may start.
 
     With NAME, shows only that limit. Reads about 1,000 groups of each shard.
     """

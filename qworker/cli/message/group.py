@@ -102,8 +102,8 @@ def cancel(
     the handler still runs after `qworker run --cancel-grace`, its process is ended, and other messages of that process
     start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
 
-    ID may be that of a callback, or with --queue that of the last message of a chain, which is not sent yet: the calls
-    before it are cancelled.
+    ID may also name a callback, or with --queue the last message of a chain, that is not sent yet: this cancels the
+    calls before it.
     """
     from qworker.cli.framework.confirm import confirm
 

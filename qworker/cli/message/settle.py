@@ -50,7 +50,7 @@ _TABLE: Final = (
     _SettleVerb(
         "nack",
         "nacked",
-        "Report that handling failed: retried, or dead at max receives. Exits with 1 if a receipt was stale.",
+        "Report a failure: the message is retried, or dead at max receives. Exits with 1 if a receipt was stale.",
         (_RECEIPTS, _DELAY, _ERROR),
     ),
     _SettleVerb(

@@ -83,9 +83,9 @@ def command(
     keep: str | None,
     spark: Callable[[], Any],
 ) -> Iterator[Output]:
-    """Copy the journal's events to a Delta table by queue and day, each event once even if it is killed.
+    """Copy the journal's events to a Delta table by queue and day, each event once, even after a kill.
 
-    Exit code 3 if events were trimmed before they were read, or a journal was rolled back since.
+    Exit code 3 if events were trimmed before they were read, or a journal was rolled back.
     """
     from qworker.pipeline.jobs.archive import archive
     from qworker.pipeline.jobs.lake import Lake

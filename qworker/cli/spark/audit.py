@@ -103,9 +103,9 @@ def command(
 ) -> Iterator[Output]:
     """Check that every message sent in the window ended exactly once.
 
-    The window is that of the sends; later events count. Without the live journal, losses cannot be detected: messages
-    without an end count as open. Exit code 3 if anything is wrong; 5 if nothing is wrong but part of the record is
-    missing: the journal was off, or the queue was removed and created again.
+    The window selects messages by the time of their sends; their later events count too. Without the live journal,
+    losses cannot be detected: messages without an end count as open. Exit code 3 if anything is wrong; 5 if nothing is
+    wrong but part of the record is missing: the journal was off, or the queue was removed and created again.
     """
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.audits import audit_all

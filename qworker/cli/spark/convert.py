@@ -25,7 +25,7 @@ Examples:
 @json_option
 @click.pass_obj
 def command(session: Session, archive: str) -> Output:
-    """Make an archive that an earlier version wrote a Delta table of this namespace, in place. Needs no Java.
+    """Convert an archive of an earlier version to a Delta table of this namespace, in place. Needs no Java.
 
     Stop its archiver first. No file is rewritten; if it is killed, run it again.
     """

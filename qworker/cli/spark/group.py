@@ -15,7 +15,7 @@ SECTIONS: Final = {
     "Commands": {
         "archive": "Copy the journal to a Delta table by queue and day.",
         "compact": "Rewrite the many small files of an archive as few large ones.",
-        "convert": "Make an archive of an earlier version a Delta table.",
+        "convert": "Convert an archive of an earlier version to a Delta table.",
         "audit": "Check that every accepted message ended exactly once.",
         "report": "Write a page with charts of what happened.",
         "sql": "Query history and state with SQL.",

@@ -54,7 +54,7 @@ def command(
     yes: bool,
     spark: Callable[[], Any],
 ) -> Iterator[Output]:
-    """Move dead letters back to ready, with fresh counts; not those that die during the command.
+    """Move dead letters back to ready, with fresh counts, except those that die during the command.
 
     Columns of the table dead are queue, task, reason, error_class, error, died_ts, attempt …
     """

@@ -57,7 +57,7 @@ Examples:
 @click.option(
     "--incremental",
     is_flag=True,
-    help="Report on all of the archive, and read only what it got since the last incremental report.",
+    help="Report on the whole archive, but read only events that are new since the last incremental report.",
 )
 @click.option("--restart", is_flag=True, help="With --incremental: read all of the archive again.")
 @json_option

@@ -20,7 +20,11 @@ __all__ = ["command"]
 
 @click.command(cls=Verb)
 @click.option("--once", is_flag=True, help="Print one snapshot and exit.")
-@click.option("--plain", is_flag=True, help="Only watch: no tables to choose from, and no keys.")
+@click.option(
+    "--plain",
+    is_flag=True,
+    help="Only show figures, without tables to choose from and without keys.",
+)
 @click.option(
     "--every",
     default="1s",
@@ -32,8 +36,8 @@ __all__ = ["command"]
 def command(session: Session, once: bool, plain: bool, every: str) -> Output | None:
     """Watch queues, workers, handlers and dead letters, and act on them; `q` exits, `?` lists the keys.
 
-    The full screen needs the extra `top`; without it, or with --plain, it only watches. Rates are per second, over some
-    seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
+    The full screen needs the extra `top`; without it, or with --plain, it only shows figures. Rates are per second,
+    over some seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
     """
     from qworker.cli.top.sampler import Sampler
     from qworker.cli.top.screen import watch

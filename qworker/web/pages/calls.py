@@ -93,7 +93,7 @@ def call_group(look: Look) -> Page:
 
 def confirm_abandon(look: Look) -> Page:
     """Ask before a group is ended without what follows it."""
-    return _confirm(look, "abandon", "Its calls run on.")
+    return _confirm(look, "abandon", "Its calls continue to run.")
 
 
 def confirm_cancel_group(look: Look) -> Page:
