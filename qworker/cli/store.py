@@ -65,7 +65,7 @@ def stop(session: Session) -> Output:
     stopped = store.stop()
     return Output(
         {"directory": str(store.directory), "stopped": stopped},
-        f"stopped; its data stay in {store.directory}"
+        f"stopped; its data stays in {store.directory}"
         if stopped
         else f"no store is running in {store.directory}",
     )

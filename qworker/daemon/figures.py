@@ -54,12 +54,18 @@ _GAUGES: Final = {
         "qworker_oldest_ready_age_seconds",
         "How long the oldest ready message has been ready; its delays do not count.",
     ),
-    "late_s": ("qworker_reap_lateness_seconds", "How long the next thing to reap has been due."),
+    "late_s": (
+        "qworker_reap_lateness_seconds",
+        "How long the most overdue message or lease has been due.",
+    ),
     "outbox": (
         "qworker_outbox_messages",
         "Messages that acks have sent to other queues, and that are not stored there yet.",
     ),
-    "outbox_s": ("qworker_outbox_age_seconds", "How long the oldest of them has waited."),
+    "outbox_s": (
+        "qworker_outbox_age_seconds",
+        "How long the oldest message that waits for another queue has waited.",
+    ),
 }
 #: Gauges of queues that have groups or a journal.
 _OF_SOME: Final = {
@@ -82,8 +88,11 @@ _OF_SOME: Final = {
 MOST_GROUPS: Final = 10
 _OF_GROUPS: Final = (
     ("qworker_large_group_waiting", "Messages that wait in one of the ten largest groups."),
-    ("qworker_large_group_running", "Messages of it that run."),
-    ("qworker_large_group_wait_seconds", "How long the first of its waiting messages has waited."),
+    ("qworker_large_group_running", "Running messages of one of the ten largest groups."),
+    (
+        "qworker_large_group_wait_seconds",
+        "How long the first waiting message of one of the ten largest groups has waited.",
+    ),
 )
 _REASON: Final = "dead:"
 

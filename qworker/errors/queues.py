@@ -83,7 +83,7 @@ class TooManyLimitsError(RefusedError):
 
     def __str__(self) -> str:
         return (
-            f"queue {self.queue!r} has {self.limits} limits, which is the most; set one for many groups, such as "
+            f"queue {self.queue!r} has {self.limits} limits, the maximum; set one for many groups, such as "
             "acme/*, or remove some (qworker limit rm)"
         )
 

@@ -36,8 +36,8 @@ _NAMED: Final = 10
 _MARKS: Final = re.compile(r"[.-]")
 _PROBLEMS: Final = {
     "missing": "it is listed, and its state is gone: its callback is not sent, and waits for that do not end",
-    "unlisted": "it waits for calls, and neither doctor nor `qworker calls ls` sees it",
-    "listed": "it is decided, and listed as one that waits for calls",
+    "unlisted": "it waits for calls, but neither doctor nor `qworker calls ls` shows it",
+    "listed": "it is decided, but still listed as waiting for calls",
     "left": "its callback or its run has ended, and the values of its calls are kept forever",
 }
 

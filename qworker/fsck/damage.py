@@ -58,7 +58,7 @@ REMEDIES: Final = {
     Kind.WRONG_TYPE: Remedy("rename it out of the way", f"check its content; {_WHO}"),
     Kind.EXPIRY: Remedy("remove the expiry", _WHO),
     Kind.FOREIGN_LEASE: Remedy("bury it as foreign", _WHO),
-    Kind.UNNAMED_LEASE: Remedy("put its messages to the tail of ready", _WHO),
+    Kind.UNNAMED_LEASE: Remedy("move its messages to the tail of ready", _WHO),
     Kind.NO_DEADLINE: Remedy("give it the deadline of a lease received now"),
     Kind.NO_MESSAGES: Remedy("remove the deadline"),
     Kind.BAD_DEADLINE: Remedy("give it the deadline of a lease received now"),
@@ -78,7 +78,7 @@ REMEDIES: Final = {
     Kind.LANE: Remedy("forget it, or date it now"),
     Kind.UNIQUE: Remedy("free the key"),
     Kind.GROUP: Remedy("count its slots and seat its messages again"),
-    Kind.SHARE: Remedy("divide its limit anew, or take it away", "qworker limit ls QUEUE"),
+    Kind.SHARE: Remedy("divide its limit again, or remove the share", "qworker limit ls QUEUE"),
     Kind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",
         "start the run again under another id; find out what took its message (an ack without complete, a failover)",
@@ -88,15 +88,15 @@ REMEDIES: Final = {
         "qworker calls ls QUEUE",
     ),
     Kind.SHARED_ID: Remedy(
-        "none: either may be at work",
+        "none: either may be in use",
         "end one of them (qworker workflow cancel, qworker calls cancel), and start it again under another id",
     ),
     Kind.LOST_CALL: Remedy(
-        "count these calls as discarded, so that the group goes on by its policy",
+        "count these calls as discarded: the group continues by its policy",
         "find out what took their messages (an ack without complete, a failover, a DEL)",
     ),
     Kind.UNTOLD_CALL: Remedy(
-        "count them as dead, so that the group goes on by its policy",
+        "count them as dead: the group continues by its policy",
         "check for missing rights (qworker acl); qworker calls ls QUEUE",
     ),
     Kind.OUTBOX: Remedy("list it, so that a reaper relays it"),

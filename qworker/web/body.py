@@ -53,7 +53,7 @@ def show_value(value: bytes, task: str, redact: Redact | None) -> Body:
     """Write a value that a task returned or recorded, through the hook too; nothing if the task is unknown by now."""
     if redact is not None and not task:
         return Body(
-            "", "not shown: its task is not known any more, so the redaction hook cannot decide"
+            "", "not shown: its task is no longer known, so the redaction hook cannot decide"
         )
     return _show(task, value, redact, _SHOWN)
 

@@ -31,9 +31,9 @@ _TITLES: Final = {
 }
 _TEXTS: Final = {
     401: "Sign in, or ask the operator of this dashboard for access.",
-    404: "Nothing is here. The list of queues may have what you look for.",
-    405: "This address does something else: use the buttons of the pages.",
-    500: "This is a defect of the dashboard. Its log has the reason.",
+    404: "This page does not exist. Look in the list of queues.",
+    405: "This address does not accept this request: use the buttons of the pages.",
+    500: "The dashboard has a bug. Its log has the details.",
 }
 
 

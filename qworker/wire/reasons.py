@@ -13,7 +13,7 @@ DEATH_REASONS: Final = MappingProxyType(
         "max_receives": "it failed as often as its max receives allows",
         "not_retried": "its handler failed with an error that its retry policy does not retry",
         "rejected": "its handler or receiver buried it",
-        "unknown_task": "no worker knows the task that it names",
+        "unknown_task": "no worker has the task that it names",
         "bad_arguments": "its arguments do not fit the task",
         "bad_result": "its handler returned what cannot be kept as its result",
         "bad_signature": "it has no valid signature for its queue, id and body",

@@ -126,7 +126,7 @@ def test_store_starts_reports_and_stops(bare, tmp_path):
         assert f"using the embedded store in {directory}" in sent.err
     finally:
         stopped = bare("store", "stop", *args, env=env)
-    assert stopped.out == f"stopped; its data stay in {directory}\n"
+    assert stopped.out == f"stopped; its data stays in {directory}\n"
     again = bare("store", "stop", *args, "--json", env=env)
     assert again.json == {"directory": str(directory), "stopped": False}
 

@@ -271,7 +271,7 @@ def test_a_verb_on_a_terminal_without_url_uses_the_embedded_store(shop, terminal
     finally:
         stopped = terminal("store", "stop", **where)
         assert stopped.wait() == 0
-        assert "stopped; its data stay in" in stopped.seen
+        assert "stopped; its data stays in" in stopped.seen
 
 
 def test_a_signal_to_end_ends_a_verb(shop, terminal):

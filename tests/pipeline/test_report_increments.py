@@ -272,7 +272,7 @@ def with_files_that_a_vacuum_deleted(lake: Lake) -> None:
         (without_a_file_of_its_events, "files of the archive or of the last report are gone"),
         (that_is_broken, "what the last report kept cannot be read"),
         (for_other_targets, "the last report had other targets"),
-        (of_an_archive_made_anew, "the archive was made anew since the last report"),
+        (of_an_archive_made_anew, "the archive was recreated since the last report"),
         (of_an_archive_put_back, "files of the archive or of the last report are gone"),
         (with_files_that_a_vacuum_deleted, "files of the archive or of the last report are gone"),
     ],
@@ -294,7 +294,7 @@ def test_the_command_tells_what_it_read(spark, lake, tmp_path):
     journal.write("late", f"sent@{HOUR + 1}")
     store(lake, journal, offsets=offsets(journal))
     ran = CliRunner().invoke(cli, line)
-    assert "read what came since the report of 20" in ran.stderr
+    assert "read the events since the report of 20" in ran.stderr
     assert "1 event from 1 file of the archive" in ran.stdout
     that_is_broken(lake)
     ran = CliRunner().invoke(cli, [*line, "--json"])

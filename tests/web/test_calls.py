@@ -96,7 +96,7 @@ def test_a_group_names_what_follows_and_is_abandoned_when_asked(
 def test_a_group_is_cancelled_with_its_calls(browser: Browser, shop: Shop) -> None:
     """The question says so; calls that wait are deleted, and the trail counts them."""
     path = f"/calls/web/{start(shop, range(1, 4), handled=False)}"
-    assert "Calls that wait are deleted" in text(browser, f"{path}/cancel")
+    assert "Waiting calls are deleted" in text(browser, f"{path}/cancel")
     assert browser.post(f"{path}/cancel").status_code == 303
     [deed] = read_deeds(shop.client.execute, shop.namespace, count=1)
     assert (deed.verb, deed.outcome.partition(",")[0]) == (
@@ -128,7 +128,7 @@ def test_a_group_of_a_run_leads_to_it_and_back(browser: Browser, shop: Shop) -> 
     assert f"{group_id} running run halves-1 in web 2 2 0" in text(browser, "/calls")
     page = browser.get(f"/calls/web/{group_id}").text
     assert 'href="/runs/web/halves-1"' in page
-    assert "The run halves-1 goes on" in page
+    assert "The run halves-1 continues" in page
     assert "Its callback" not in page
     assert f'href="/calls/web/{group_id}"' in browser.get("/runs/web/halves-1").text
     asked = text(browser, f"/calls/web/{group_id}/abandon")

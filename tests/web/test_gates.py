@@ -152,7 +152,7 @@ def test_every_action_is_done_without_javascript(opened: Open, chromium: Any) ->
     press("Redrive …", confirm="Redrive", says="started at 10/s")
     press("Stop", says="asked to stop")
     go(opened.paths["group"])
-    press("Abandon …", confirm="Abandon this group", says="ended before its calls have")
+    press("Abandon …", confirm="Abandon this group", says="ended; its calls continue to run")
     go(worker)
     press("Add a process", says="3 processes (was 2)")
     go(opened.paths["running"])

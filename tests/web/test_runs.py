@@ -144,7 +144,7 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
     assert page.index("Signal approval") < page.index("ship")
     assert "Result a-1 yes" in page
     hidden = text(hides, "/runs/orders/a-1")
-    assert "its task is not known any more" in hidden
+    assert "its task is no longer known" in hidden
     assert "a-1 yes" not in hidden
 
     orders.start("a-2")

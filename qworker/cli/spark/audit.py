@@ -141,7 +141,7 @@ def _increment(
     with step("auditing", running):
         result, last = audit_increment(running, lake=lake, source=source)
     start = "the beginning" if last.at is None else f"the audit of {last.at:%Y-%m-%d %H:%M} UTC"
-    yield Output(text=Note(f"audited what came since {start}"))
+    yield Output(text=Note(f"audited the events since {start}"))
     read = last.files(lake)
     yield from _told(result, read, begun, None, audited_before=iso(last.at))
     _exit(result)
@@ -191,7 +191,7 @@ def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]
             ],
         )
     if result.holes:
-        yield Heading("gaps: what the journal does not tell")
+        yield Heading("gaps: stretches that the journal does not record")
         titles = ("queue", "why", "after number", "missing", "from", "until")
         yield Table(
             [Column(title) for title in titles],
@@ -209,7 +209,7 @@ def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]
         )
     if result.doubled:
         yield Heading(
-            "duplicate rows: a file copied, or archived by two; no message is counted twice"
+            "duplicate rows: a file was copied, or two archivers ran; no message is counted twice"
         )
         yield Table(
             [Column("queue"), Column("rows")],

@@ -35,7 +35,7 @@ __all__ = [
 
 _DAY_MS: Final = 86_400_000
 _FORMS: Final = (
-    "write a time such as '2031-05-04' or '2031-05-04T10:00Z' (UTC unless said), "
+    "write a time such as '2031-05-04' or '2031-05-04T10:00Z' (UTC by default), "
     "or a duration before now such as '24h'"
 )
 

@@ -157,7 +157,7 @@ def _note_reading(done: Reported, reading: Reading) -> None:
     if done.rebuilt is not None:
         note(f"read all of the archive, because {done.rebuilt}")
     elif done.since is not None:
-        note(f"read what came since the report of {done.since:%Y-%m-%d %H:%M} UTC")
+        note(f"read the events since the report of {done.since:%Y-%m-%d %H:%M} UTC")
     if not done.document["data"]["rows"]:
         note(f"no events in {reading.words} in this window")
 

@@ -113,7 +113,7 @@ def _damaged(text: str) -> ArchiveDamagedError | None:
     for name in dict.fromkeys(_FILE.findall(text)):
         path = Path(unquote(name))
         if not path.exists():
-            return ArchiveDamagedError(str(path), "the file has gone while it was read")
+            return ArchiveDamagedError(str(path), "the file was deleted while it was read")
         import pyarrow.parquet as pq
         from pyarrow import ArrowException
 

@@ -112,7 +112,7 @@ class ChildrenCollector(Collector):
         )
         reapers = GaugeMetricFamily(
             "qworker_reapers_seen",
-            "Reapers that passed in the last 15 s, as seen by a worker without one.",
+            "Reapers that made a pass in the last 15 s, as seen by a worker without a reaper.",
         )
         if supervisor.reapers_seen is not None:
             reapers.add_metric((), supervisor.reapers_seen)

@@ -113,7 +113,7 @@ def fitting(lake: Lake, scope: Scope) -> Carried | None:
     if more.get("format") != _FORMAT:
         raise UnfitError("another version of qworker made the last report")
     if more.get("table") != lake.table_id():
-        raise UnfitError("the archive was made anew since the last report")
+        raise UnfitError("the archive was recreated since the last report")
     if more.get("targets") != _targets(scope):
         raise UnfitError("the last report had other targets")
     try:

@@ -19,7 +19,7 @@ def _abandon(doing: Doing) -> Done:
     if not doing.namespace.queues.get(doing.queue).abandon_calls(group_id):
         raise InvalidOptionError("group", "was not ended", "it has ended, or its id is wrong")
     return Done(
-        "ended before its calls have, which run on",
+        "ended; its calls continue to run",
         f"/calls/{quote(doing.queue)}/{quote(group_id)}",
     )
 

@@ -101,7 +101,7 @@ def confirm_cancel_group(look: Look) -> Page:
     return _confirm(
         look,
         "cancel",
-        "Calls that wait are deleted; handlers of those that run are asked to stop within 5 seconds.",
+        "Waiting calls are deleted, and running handlers are asked to stop within 5 seconds.",
     )
 
 
@@ -157,7 +157,7 @@ def _waits(group: CallGroup) -> str:
     if group.is_open:
         return f"waits for {count(group.left, 'call')}"
     if group.state == "decided":
-        return "its run goes on" if group.run_id else "its callback was sent"
+        return "its run continues" if group.run_id else "its callback was sent"
     return "it has ended"
 
 

@@ -59,7 +59,7 @@ def confirm_remove_limit(look: Look) -> Page:
         "ask.html",
         f"Remove the limits of {limit}",
         {
-            "sentence": f"1 name of {name}: {known[limit].text}. More general limits hold instead, or none.",
+            "sentence": f"1 name of {name}: {known[limit].text}. More general limits apply instead, if there are any.",
             "warning": "",
             "button": "Remove these limits",
             "destroys": False,

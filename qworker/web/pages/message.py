@@ -155,9 +155,7 @@ def _confirm(look: Look, verb: str, sentence: str) -> Page:
     stored = searched.found[0]
     how, call = look.query.get("how", ""), f", a call of {stored.task}" if stored.task else ""
     if verb == "cancel" and how == "running":
-        sentence = (
-            "The coroutine of its handler is cancelled now. A handler that is not async goes on."
-        )
+        sentence = "The coroutine of its handler is cancelled now. A sync handler continues."
     elif verb == "cancel" and how == "kill":
         sentence = (
             "Its handler is stopped now. If it is not async, its process is ended, and what else runs "

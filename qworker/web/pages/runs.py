@@ -70,4 +70,4 @@ def waits_of(status: RunStatus) -> str:
             )
             if part
         )
-    return f"goes on {until}" if until else ""
+    return f"continues {until}" if until else ""

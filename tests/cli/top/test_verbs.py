@@ -217,7 +217,7 @@ def test_a_worker_is_scaled_and_drained(shop: Shop) -> None:
         await here.press("y")
         await here.sees("web-1-a: 2 processes (was 1)")
         await here.press("minus")
-        await here.sees("Take a process from worker web-1-a?")
+        await here.sees("Remove a process from worker web-1-a?")
         await here.press("y")
         await here.until(lambda: len(came) == 2)
         await here.press("equals_sign", "backspace")

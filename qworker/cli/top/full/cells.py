@@ -14,7 +14,7 @@ __all__ = ["OPEN", "aged", "drawn_cell"]
 #: Seconds from which a ready message, or a handler, is shown as old, and as too old.
 _OLD_S: Final = 60.0
 _TOO_OLD_S: Final = 600.0
-OPEN: Final = Key("enter", "open", "open", "Open the row: all there is about it.")
+OPEN: Final = Key("enter", "open", "open", "Open the row, with all its details.")
 
 
 def aged(seconds: float, old_s: float = _OLD_S, too_old_s: float = _TOO_OLD_S) -> Cell:

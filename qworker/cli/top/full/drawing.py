@@ -46,7 +46,7 @@ _EVERYWHERE: Final = (
     Key("/", "filter", "filter", "Show only rows that contain all of some words; Esc shows all."),
     Key("left", "sort", "sort", "Sort by the column to the left or right.", "←→"),
     Key("i", "invert", "invert", "Invert the order."),
-    Key("p", "pause", "freeze", "Pause the screen, and go on."),
+    Key("p", "pause", "freeze", "Pause the screen, or continue."),
     Key("1", "tables", "show", "Choose a table; Tab takes the next one.", "1-7"),
 )
 ALWAYS: Final = (

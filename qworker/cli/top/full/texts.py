@@ -194,6 +194,6 @@ def help_page(
     yield Heading("WHAT IT SHOWS")
     yield from (
         "Rates are per second, over some seconds. Sparklines show the last hour, since the screen was opened.",
-        "Rows in sight are read at every interval; all queues as often as costs the server less than",
+        "Visible rows are read at every interval. Reading all queues takes the server less than",
         "0.5 % of its time. Every change is a command of the command line, and is written to the audit trail.",
     )

@@ -36,7 +36,7 @@ class Verbs(Opening):
         row: QueueRow | None = self._row
         if row is None:
             return
-        detail = "Running handlers go on."
+        detail = "Running handlers continue."
         if row.queue is not None:
             waiting = count(row.queue.ready, "ready message")
             detail += f" {waiting} of it would wait until it is resumed."
@@ -98,7 +98,7 @@ class Verbs(Opening):
             self._do(lambda: self.operator.scale(row.name, text))
 
         if processes:
-            change = "Add a process to" if processes == "+1" else "Take a process from"
+            change = "Add a process to" if processes == "+1" else "Remove a process from"
             self._confirm(
                 f"{change} worker {row.name}?",
                 f"It has {has}. The change lasts until it exits.",

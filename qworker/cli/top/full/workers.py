@@ -34,9 +34,9 @@ class Workers(View[Worker]):
     title = "Workers"
     keys = (
         Key("enter", "open", "open", "Open the worker, with the live stack of each handler."),
-        Key("d", "drain", "drain", "Let it end its handlers, then exit."),
+        Key("d", "drain", "drain", "Let it finish its handlers, then exit."),
         Key("+", "more", "scale('+1')", "Add a process.", "+"),
-        Key("-", "fewer", "scale('-1')", "Take a process away.", "-"),
+        Key("-", "fewer", "scale('-1')", "Remove a process.", "-"),
         Key("=", "scale", "scale('')", "Set the number of its processes."),
     )
 

@@ -100,7 +100,7 @@ def _end_copy(
         _log.warning(
             "forked_handler_returned",
             task=delivery.task.name if delivery is not None and delivery.task else None,
-            advice="end what os.fork() makes with os._exit()",
+            advice="end a process made by os.fork() with os._exit()",
         )
         if error is not None:
             traceback.print_exception(error)
