@@ -257,8 +257,8 @@ class QWorker(ConnectedApp):
     def handle(self, queue: str, message_id: str) -> Handle[Any]:
         """Return a handle to a message of a queue, by its id; its result is plain JSON.
 
-        Does not look whether there is such a message; `task.handle(message_id)` gives results of the declared type.
-        Raises `InvalidNameError`.
+        Does not check that the message exists; `task.handle(message_id)` gives results of the declared type. Raises
+        `InvalidNameError`.
         """
         return Handle(self, queue, message_id)
 

@@ -212,8 +212,8 @@ def chain(
 def chain(first: Work[Any], /, *steps: Following[Any, Any]) -> Chain[Any]:
     """Chain calls: `chain(fetch.call(url), parse.then(), store.then(bucket="b")).start()`.
 
-    Each step gets the value of the one before as its first argument. All tasks but the last, and that too for `start`,
-    keep results (`result="1h"`). Type checkers know values and arguments of up to five steps. Raises
+    Each step gets the value of the one before as its first argument. All tasks but the last, and for `start` the last
+    too, must keep results (`result="1h"`). Type checkers check values and arguments of up to five steps. Raises
     `InvalidOptionError` and `NoResultError`.
     """
     return Chain(first, *steps)

@@ -91,7 +91,7 @@ class ConnectedApp:
 
     @property
     def give_up_s(self) -> float:
-        """How many seconds a call is tried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
+        """For how many seconds a call is retried. Raises `InvalidOptionError` for a wrong QWORKER_GIVE_UP."""
         if self._give_up_s is None:
             self._give_up_s = check_give_up(None, os.environ, self._file())
         return self._give_up_s

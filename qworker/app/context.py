@@ -28,8 +28,8 @@ class Context:
     """A delivery, as its handler sees it. Times are ms since 1970 by the server's clock.
 
     `receive_count` is 1 at the first delivery, plus one for every earlier delivery whose handler started, even if it
-    was released or its process died. `nacks` and `timeouts` count those that failed; together they are held against
-    max receives.
+    was released or its process died. `nacks` and `timeouts` count those that failed; together they count against max
+    receives.
     """
 
     __slots__ = (
@@ -93,7 +93,7 @@ class Context:
     def cancelled(self) -> bool:
         """Whether the message was cancelled while its handler runs: stop the work, and `raise Cancel`.
 
-        Known a heartbeat later, at most 5 s. Cheap; ask often. A coroutine need not ask: it is cancelled.
+        The worker learns of it within a heartbeat (5 s). Cheap: check often. A coroutine need not: it is cancelled.
         """
         return self._lease is not None and self._lease.cancelled_at(self._position)
 

@@ -103,8 +103,8 @@ class RateLimited(ControlFlow):
     """Another system refuses calls for now (a 429): put the message back uncounted, and let its queue wait.
 
     For `delay` (1 ms to a day) no worker receives from the queue, or from the message's shard of a divided one; then
-    the message comes first. What workers have received already still runs. Give tasks that call a limited system their
-    own queue. Raises `InvalidOptionError` for a delay that is not such a duration.
+    the message comes first. Messages that workers have already received still run. Give tasks that call a limited
+    system their own queue. Raises `InvalidOptionError` for a delay that is not such a duration.
     """
 
     delay_ms: int = 0
@@ -131,14 +131,14 @@ class Parked(BaseException):
 class Interrupted(BaseException):
     """A run is in a loop, and its worker stops: its function ends here, and another worker continues the loop.
 
-    Raised by `run.each` between two items. Not an Exception, as `Parked`.
+    Raised by `run.each` between two items. Not an Exception, like `Parked`.
     """
 
 
 class KeyMissing(BaseException):
     """A run has read what another worker has recorded, and this process lacks the key: its function ends here.
 
-    The run waits for a worker with the key, uncounted. Not an Exception, as `Parked`.
+    The run waits for a worker with the key, uncounted. Not an Exception, like `Parked`.
     """
 
 

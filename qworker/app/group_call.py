@@ -98,7 +98,7 @@ class GroupCall(_WithCallback, Composed[R_co]):
     def send(self, *, id: str | None = None) -> str:  # noqa: A002 - as users would write it
         """Send the calls, and return the id of the group, which is that of the callback's message.
 
-        `id`: one of your own, which is started once: a second start with the same calls sends nothing. Raises
+        `id`: your own id, which starts once: a second start with the same calls sends nothing. Raises
         `GroupStartedError` for other calls, and all that `Queue.send` raises, before anything is sent.
         """
         start = self._start(id, keeps=False)

@@ -55,7 +55,7 @@ class Keeper(Protocol):
 class Handle(Generic[R]):
     """A message and its result: `handle.result("30s")`, or `await handle` in async code.
 
-    You may keep its `queue` and `id` anywhere, and make a handle of them again with `task.handle(id)` or
+    You may keep its `queue` and `id` anywhere, and make a handle from them again with `task.handle(id)` or
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
     """
 
@@ -103,9 +103,9 @@ class Handle(Generic[R]):
 
         Raises `TaskFailedError` once it is a dead letter, `TaskEndedError` if it was cancelled, discarded, purged or
         expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` if it is gone without a
-        result: that is known of queues of up to 1,000 messages, at the timeout, and in longer waits after 30 s or some
-        minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that was
-        changed, and `ServerError`.
+        result, which is checked in queues of up to 1,000 messages, at the timeout, and in longer waits after 30 s or
+        some minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that
+        was changed, and `ServerError`.
         """
         return result_within(self, _seconds(timeout))
 
@@ -114,7 +114,7 @@ class Handle(Generic[R]):
         return await aresult_within(self, _seconds(timeout))
 
     def signal(self, value: object, *, name: str | None = None) -> None:
-        """Give a run a signal, which continues it if it waits for that. The name defaults to that of the value's type.
+        """Give a run a signal: the run continues if it waits for it. The name defaults to that of the value's type.
 
         Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`.
         """
@@ -165,8 +165,8 @@ class Handle(Generic[R]):
     def cancel(self, *, calls: bool = False) -> Cancellation:
         """Cancel the message: it does not run, or its handler is asked to stop; the answer says which, or too late.
 
-        Of a chain, the step that waits or runs is cancelled, and no later one is sent; of a group of calls that has not
-        ended, its calls. `calls`: and those that a run gathers. See `Cancellation`. A wait for its result ends with
+        For a chain, cancels the step that waits or runs, and no later one is sent; for a group of calls that has not
+        ended, its calls. `calls`: also those that a run gathers. See `Cancellation`. A wait for its result ends with
         `TaskEndedError` once it has. Raises `ServerError`.
         """
         return self._app.queue(self.queue).cancel(self.id, calls=calls, queues=self._chain)

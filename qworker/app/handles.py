@@ -45,8 +45,8 @@ class Handles(Sequence[Handle[R]], Generic[R]):
     def results(self, timeout: Duration | None = None) -> list[R]:
         """Wait until all messages have ended, and return what their handlers returned, in order.
 
-        `timeout` is that of all together. One round trip for each, and one subscription for all. Raises the first
-        error, in order, that `Handle.result` would raise; see `outcomes` for the others.
+        `timeout` applies to all of them together. One round trip for each, and one subscription for all. Raises the
+        first error, in order, that `Handle.result` would raise; see `outcomes` for the others.
         """
         return _values(self.outcomes(timeout))
 

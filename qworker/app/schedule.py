@@ -151,7 +151,7 @@ def every(
 ) -> Every:
     """Make a schedule with a fixed interval of 100 ms to 366 days: `every("30s")`.
 
-    Policies as those of `cron`; `jitter` is at most the interval. Raises `InvalidOptionError`.
+    The policies are those of `cron`; `jitter` is at most the interval. Raises `InvalidOptionError`.
     """
     return Every(interval, missed, jitter, overlap)
 

@@ -202,7 +202,7 @@ class Sender(CallMessages[P, R]):
         For schedules that come and go at run time (a report per customer); those of your code are declared by
         `@app.schedule`. It belongs to no app and fires until `unschedule` or `qworker schedule rm`. Reapers notice
         within five seconds. Returns False if nothing changed. Of the options, priority, ttl, max_receives, group and
-        ordered count.
+        ordered apply.
 
         Raises `ArgumentsError`, `InvalidBodyError`, `InvalidNameError` and `InvalidOptionError`.
         """

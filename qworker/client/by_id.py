@@ -126,7 +126,7 @@ def delete_waiting(queue: QueueRef, message_ids: Sequence[str]) -> Plan[set[str]
 
 
 def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[None]:
-    """Give a run a signal by its name; a run that waits for it continues at once, another when it waits.
+    """Give a run a signal by its name: if the run waits for it, it continues at once, otherwise when it waits.
 
     `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
     `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`. O(1); O(n) of a run that has not
@@ -160,7 +160,7 @@ def _is_run(message: Stored | None) -> bool:
 
 @until_found
 def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
-    """Delete a message in any state; returns it as it was found, None if it was not found. O(n).
+    """Delete a message in any state; returns it as it was found, or None. O(n).
 
     The handler of an unacked message is asked to stop, as by `cancel`: an ack before that ends it as usual, and it is
     dropped if it comes back. It is returned as `marked`, like a message that moved while it was being deleted; all

@@ -149,7 +149,7 @@ def call_group(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
 
 @until_found
 def abandon_calls(queue: QueueRef, group_id: str) -> Plan[bool | None]:
-    """End a group of calls without its callback, as cancelled; its calls run on. None if it does not wait for calls.
+    """End a group of calls without its callback, as cancelled; its calls continue. None if it does not wait for calls.
 
     A run that gathers them continues, with the values of the calls that have ended.
     """

@@ -28,9 +28,9 @@ class Cancellation(StrEnum):
     """The answer to a cancel.
 
     `CANCELLED`: it waited, and will not run. `CANCELLING`: it runs, and its worker sees it within a heartbeat (5 s); if
-    its handler finishes before, it has finished. Too late: `ENDED` (acked, dead, or ended in another way), or
-    `UNKNOWN` (not found: it has ended and no result is kept, or never was). A message that was missed while it moved is
-    dropped nevertheless.
+    its handler finishes first, its outcome counts. Too late: `ENDED` (acked, dead, or ended in another way), or
+    `UNKNOWN` (not found: it ended and no result is kept, or it never existed). A message that the search missed because
+    it moved is dropped as well.
     """
 
     CANCELLED = "cancelled"

@@ -47,7 +47,7 @@ def extend_all(
 
     In one atomic call per queue or shard (of up to 1,000 messages, and 64 leases). Returns those that were still held,
     in their order and with their new receipts (the old ones are stale); leaves out the others. A failure of one of
-    several shards costs the others nothing: it is logged (`settle_failed`), and raised only if nothing was held.
+    several shards does not affect the others: it is logged (`settle_failed`), and raised only if nothing was held.
     """
     wanted_ms = duration_ms(visibility, "visibility", maximum_ms=MAX_VISIBILITY_MS)
     wanted = list(messages)
@@ -93,7 +93,7 @@ def working(queue: QueueRef, message: Message, visibility: Duration | None = Non
     """Report that a message is still worked on: it gets its visibility timeout once more, from now.
 
     Returns the message with its new receipt and deadline, as `extend` does, but is refused once half of its time to
-    live is over, so that others have their turn. `visibility` None is the message's own, else the queue's. Raises
+    live is over, to give others a turn. `visibility` None is the message's own, else the queue's. Raises
     `TooLateError`, `StaleReceiptError`.
     """
     wanted_ms = check_visibility_ms(visibility) or message.own_visibility_ms or None

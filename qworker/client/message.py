@@ -93,7 +93,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 def check_received(messages: Iterable[object]) -> None:
-    """Raise `InvalidOptionError` for what is not a received message, such as a list of them."""
+    """Raise `InvalidOptionError` for anything but a received message, such as a list of them."""
     for message in messages:
         if not isinstance(message, Message):
             raise InvalidOptionError(

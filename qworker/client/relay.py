@@ -62,7 +62,7 @@ def outboxes_of(keys: QueueKeys) -> Generator[Command[Any], Any, list[Outbox]]:
 
 @everywhere(chained)
 def outboxes(queue: QueueRef) -> Plan[list[Outbox]]:
-    """Measure what acks of a queue have sent to other queues and is not stored there yet."""
+    """Measure the messages that acks of a queue have sent to other queues and that are not stored there yet."""
     return (yield from outboxes_of(queue.keys))
 
 

@@ -36,8 +36,8 @@ def ack(queue: QueueRef, *messages: Message) -> Plan[list[Message]]:
     """Finish messages; returns those whose ack counted. A stale receipt changes nothing.
 
     Raises `InvalidOptionError`, before any is acked, for the message of a run, and for one that a chain or a group of
-    calls goes on from: use `complete`. One call per queue or shard. A failure of one of several shards costs the others
-    nothing: it is logged (`settle_failed`), and raised only if nothing counted.
+    calls continues from: use `complete`. One call per queue or shard. A failure of one of several shards does not
+    affect the others: it is logged (`settle_failed`), and raised only if nothing counted.
     """
     check_received(messages)
     for message in messages:

@@ -16,8 +16,9 @@ __all__ = ["Failure", "among_failures", "decoder_among_failures", "is_failure", 
 class Failure(msgspec.Struct, frozen=True, tag_field="qworker", tag="failure"):
     """A member of a group of calls that has no value: the callback gets it in the place of one.
 
-    `state` is dead, cancelled, discarded, expired or purged. Of a dead letter `reason` is why it is one, `error` the
-    class of its error and `text` the rest. `queue`, `task` and `message_id` are those of the message that has ended so.
+    `state` is dead, cancelled, discarded, expired or purged. For a dead letter, `reason` says why it died, `error` is
+    the class of its error and `text` the rest. `queue`, `task` and `message_id` name the message that ended in this
+    way.
     """
 
     state: str

@@ -48,8 +48,8 @@ class RunBase:
     def key(self, name: str) -> str:
         """Return a key for one call of another system, such as a payment: the same each time that the run asks for it.
 
-        Give it to systems that do a call with a known key once: a worker may die after the call, before its step was
-        recorded.
+        Give it to systems that carry out calls with one key only once: a worker may die after the call, before its step
+        is recorded.
         """
         return f"{self._app.namespace}/{self._steps.keys.name}/{self.id}/{check_step_name(name)}"
 

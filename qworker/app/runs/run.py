@@ -65,7 +65,7 @@ class Run(RunBase):
         self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, T]: ...
     def step(self, function: Any, /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Call a function and record what it returns; if that is recorded, return it without the call.
+        """Call a function and record what it returns; if a value is already recorded, return it without the call.
 
         The step has the function's name, or the one given before it: `run.step("charge", lambda: …)`. Repeated names
         are numbered in the order of the calls. The value is JSON of up to 1 MiB, converted by the annotation of what
@@ -105,7 +105,7 @@ class Run(RunBase):
         return result_type.decode(value)
 
     async def sleep(self, duration: Duration) -> None:
-        """Do nothing for a time, which starts when the run first gets here: without a worker and without a lease.
+        """Wait for a time, which starts when the run first gets here, without a worker and without a lease.
 
         The function ends here by a `BaseException`, so `finally` blocks run, and starts again when the time is over.
         """

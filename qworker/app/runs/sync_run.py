@@ -61,7 +61,7 @@ class SyncRun(RunBase):
         return result_type.decode(value)
 
     def sleep(self, duration: Duration) -> None:
-        """Do nothing for a time, as `Run.sleep` does."""
+        """Wait for a time, as `Run.sleep` does."""
         delay_ms = duration_ms(duration, "duration", maximum_ms=MAX_DELAY_MS)
         self._sleep(self._steps.begin("~sleep"), delay_ms)
 
@@ -163,10 +163,10 @@ class SyncRun(RunBase):
 
         `calls`: up to 10,000 calls (`task.call(…)`), chains and groups, of tasks that keep results. They are sent once,
         whatever happens to the run. When all have ended, the run continues; their values are kept until it ends. Raises
-        the first failure in order, `TaskFailedError` or `TaskEndedError`; with `return_exceptions` failures stand in
-        the places of values. With policy "successes" the run also waits for dead letters, until they are redriven.
-        `timeout`: calls that have not ended by then fail with `ResultTimeoutError`, which is raised first; they run on.
-        The function ends here as in `sleep`. A second gather is numbered, as steps are.
+        the first failure in order, `TaskFailedError` or `TaskEndedError`; with `return_exceptions` failures take the
+        places of values. With policy "successes" the run also waits for dead letters, until they are redriven.
+        `timeout`: calls that have not ended by then fail with `ResultTimeoutError`, which is raised first; they
+        continue to run. The function ends here as in `sleep`. A second gather is numbered, as steps are.
 
         Raises `InvalidOptionError`, `NoResultError`, `BodyTooLargeError`, `InvalidResultError`, `ProtectionError`,
         `ServerError`, `LeaseLostError` if another worker may have the run, and `ResultUnknownError` if Redis has lost

@@ -72,7 +72,7 @@ class RunSender(Sender[P, R]):
         raise self._is_of_one_run()
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[Any]:
-        """Refused: an id is of one run, which `start` and `send` start."""
+        """Refused: an id belongs to one run, which `start` or `send` starts."""
         raise self._is_of_one_run()
 
     def then(self, *args: Any, **kwargs: Any) -> Then[Any, Any]:
@@ -113,10 +113,10 @@ class Workflow(Task[P, R]):
         id: str | None = None,  # noqa: A002 - as users would write it
         **given: object,
     ) -> Sender[P, R]:
-        """Return a sender with other `SendOptions`, as that of a task; with an `id`, of a run that is started once.
+        """Return a sender with other `SendOptions`, as a task does; with an `id`, a sender of a run that starts once.
 
-        `order.options(id="order-17").start("42")` sends a call unless there is a run of this id; a second start returns
-        the same handle. Raises `RunStartedError` at a start with other arguments, and `InvalidOptionError`.
+        `order.options(id="order-17").start("42")` sends a call unless a run has this id; a second start returns the
+        same handle. Raises `RunStartedError` for a start with other arguments, and `InvalidOptionError`.
         """
         options = SendOptions.of(self.default_options, given)
         return Sender(self, options) if id is None else RunSender(self, options, id)

@@ -98,7 +98,7 @@ def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> 
 def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
     """Remove the limits of a name; returns whether there were any.
 
-    One over several queues is no longer over this queue, and stays over the others.
+    A limit over several queues no longer covers this queue, but still covers the others.
     """
     _check(name)
     written: dict[str, str] = yield commands.limits(queue.keys)
@@ -140,7 +140,7 @@ def groups(
 ) -> Plan[list[GroupState]]:
     """Return the groups with the most waiting and running messages, in calls of 500 groups.
 
-    `most_read`: about how many groups of each shard are compared; None for all. Of more, those are found as well
+    `most_read`: about how many groups of each shard are compared; None for all. If there are more, it also finds those
     in which at least a 64th of all messages of groups waits.
     """
     found: list[GroupState] = []

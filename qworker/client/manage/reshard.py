@@ -83,8 +83,8 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     """Divide the queue into `shards` (1-64); returns the shards it has then. May be called again at any time.
 
     New shards take sends once all workers of the queue receive from them, or after `wait`. Removed shards run empty
-    first: calling it again gives up the empty ones. Of two concurrent calls the later one wins, also with the number
-    of today; the other raises `ShardsChangedError`, as it does if others keep changing the shards.
+    first; another call removes the empty ones. Of two concurrent calls the later one wins, even with the current
+    number; the other raises `ShardsChangedError`, as it does if others keep changing the shards.
     """
     number = _NUMBER.check(shards, "shards")
     if queue.single:

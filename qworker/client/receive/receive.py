@@ -59,8 +59,8 @@ def receive(
     programs that have neither daemon nor worker.
 
     A message whose last delivery timed out comes alone, at every fourth receive or twice a second while there are any.
-    One of several queues or shards that cannot be received from costs the others nothing: it is logged
-    (`receive_failed`) and left alone for up to 5 s. The error is raised only if all of them failed.
+    A queue or shard that cannot be received from does not affect the others: it is logged (`receive_failed`) and left
+    alone for up to 5 s. The error is raised only if all of them failed.
     """
     own_ms = check_visibility_ms(visibility)
     shards = yield from shards_in_turn([queue, *(other.ref for other in then)])
