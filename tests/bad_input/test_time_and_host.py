@@ -138,6 +138,30 @@ def test_a_clock_that_goes_forward_a_day_takes_nothing_from_a_consumer_that_live
     assert timed.bodies == ["later"]
 
 
+@pytest.mark.bad_input("time or host: unique key with a ttl, clock forward and back")
+def test_a_clock_that_goes_forward_and_back_lets_no_two_of_a_unique_key_run(timed: Timed) -> None:
+    """What has expired meanwhile stays so if another has its key; a key that a running message has stays its own."""
+    queue = timed.queue
+    running_id = queue.send("running", unique="running", ttl="1m", priority=9)
+    (running,) = queue.receive(1, visibility="1h")
+    queue.send("expired", unique="waiting", ttl="1m")
+    forgotten_id = queue.send("forgotten", unique="forgotten", ttl="1m")
+
+    timed.set_clock(HOUR_S / 2)
+    assert queue.send("beside", unique="running") == running_id
+    later_id = queue.send("later one", unique="waiting")
+    queue.send("last", unique="waiting", ttl="1m")
+
+    timed.set_clock(0)
+    assert [message.json() for message in queue.receive(9)] == ["forgotten", "later one"]
+    assert queue.send("beside", unique="running") == running_id
+    assert queue.send("beside", unique="waiting") == later_id
+    assert queue.send("beside", unique="forgotten") == forgotten_id
+    queue.ack(running)
+    assert queue.send("after it", unique="running") != running_id
+    assert timed.sound
+
+
 def _before(
     monkeypatch: pytest.MonkeyPatch, timed: Timed, script: str, do: Callable[[], None]
 ) -> None:

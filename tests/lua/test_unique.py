@@ -28,7 +28,10 @@ def put(
     """Send messages of one unique key, in one call."""
     flags = {} if held[0] == "=" else {"u": key} | ({"l": "1"} if held[0] == "~" else {})
     flags |= options.pop("flags", {})
-    messages = [NewMessage(name, tail(name.encode(), flags), key, held) for name in ids]
+    group = flags.get("g", "")
+    messages = [
+        NewMessage(name, tail(name.encode(), flags), key, held, group=group) for name in ids
+    ]
     options = {"lane": "", "sequence": 0, **options}
     sent: Sent = drive.run(send(drive.keys, messages, now_ms=at, **options))
     return sent
@@ -127,6 +130,32 @@ def test_message_that_comes_back_keeps_its_key(
     outcome(back)(drive)
     assert drive.state("unique") == {"unique": {"k": f"a {2**53}"}}
     assert put(drive, "b", at=NOW + 2).ids == ("a",)
+
+
+@pytest.mark.parametrize("flags", [{}, {"g": "shop"}, {"g": "=shop"}])
+@pytest.mark.parametrize("delay_ms", [0, 100])
+def test_message_whose_key_another_took_when_it_had_expired_does_not_run(
+    drive: Drive, flags: dict[str, str], delay_ms: int
+) -> None:
+    """Its clock is set back, and it could run again, beside the other: it stays expired."""
+    put(drive, "a", ttl_ms=1000, delay_ms=delay_ms, flags=flags)
+    assert put(drive, "b", at=NOW + 1000).ids == ("b",)
+    _tick(NOW + 500)(drive)
+    assert [item.split()[1] for item in drive.receive("L", 9, at=NOW + 500).items] == [b"b"]
+    assert drive.state("unique") == {"unique": {"k": f"b {2**53}"}}
+    assert drive.stats()["expired"] == 1
+
+
+@pytest.mark.parametrize("flags", [{}, {"g": "shop"}])
+def test_message_whose_key_was_forgotten_when_it_had_expired_takes_it_again(
+    drive: Drive, flags: dict[str, str]
+) -> None:
+    """The clock is set back before another one asked for the key."""
+    put(drive, "a", ttl_ms=1000, flags=flags)
+    drive.redis.hdel(drive.keys.unique, "k")
+    drive.receive("L", at=NOW + 500)
+    assert drive.state("unique") == {"unique": {"k": f"a {2**53}"}}
+    assert put(drive, "b", at=NOW + 2000).ids == ("a",)
 
 
 @pytest.mark.parametrize("count", [1, 10])

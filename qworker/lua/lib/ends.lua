@@ -24,6 +24,15 @@ local function free_unique_of(item)
   if key then free_unique(percent_decoded(key), string.match(item, '^q1 (%S+)')) end
 end
 
+-- Whether a waiting message with an expiry has lost its unique key: it had expired, another one took the key, and the clock
+-- was set back since. `head`: its header. It must not run beside the other. Once delivered, it holds its key until its end.
+local function has_lost_key(head)
+  local key = string.find(head, ' u=', 1, true) and not string.find(head, ' l=', 1, true) and flag_in(head, ' u=')
+  local id = key and string.match(head, '^(%S+) %d+ 0 ')
+  local holder = id and redis.call('HGET', unique, percent_decoded(key))
+  return holder and string.match(holder, '^%S+') ~= id
+end
+
 -- A message is delivered: with flag l it frees its unique key; with an expiry, after which it could still run, it holds
 -- the key until its end from now on.
 local function start_unique(head)
@@ -33,7 +42,8 @@ local function start_unique(head)
   if string.find(head, ' l=', 1, true) then
     free_unique(key, id)
   elseif string.find(head, ' x=', 1, true) then
-    local holder, more = string.match(redis.call('HGET', unique, key) or '', '^(%S+) %d+(.*)$')
+    -- Without a holder its time had come, and the clock was set back since.
+    local holder, more = string.match(redis.call('HGET', unique, key) or id .. ' 0', '^(%S+) %d+(.*)$')
     if holder == id then redis.call('HSET', unique, key, id .. ' ' .. text(MAX_MS) .. more) end
   end
 end

@@ -38,7 +38,7 @@ end
 -- says whether the queue has any.
 local function over(head, now, tombstones, id)
   local expiry = number_in(head, ' x=')
-  if expiry and expiry <= now then return 'expired' end
+  if expiry and (expiry <= now or not id and has_lost_key(head)) then return 'expired' end
   if tombstones then
     id = id or string.match(head, '^%S+')
     if id and redis.call('ZSCORE', cancelled, id) then
