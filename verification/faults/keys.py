@@ -196,6 +196,8 @@ _ALONE: Final = (at_most("beside", 1), at_most("slots_beside", 1))
 _TIMES: Final = (exactly("throttled_twice", 0), exactly("replaced_ran", 0), exactly("too_soon", 0))
 #: An ack that comes late because its connection was lost, and what a killed process leaves behind.
 _HELD_S: Final = 3.0
+#: So long no ack can arrive, and a handler that has ended keeps its key.
+_AWAY_S: Final = {"F23": 30.0}
 
 
 def _bounds(row: Row) -> list[Bound]:
@@ -207,7 +209,8 @@ def _bounds(row: Row) -> list[Bound]:
         return bounds
     if row.name in _SERVED:
         bounds.append(within("postponed_s", MOST_S + 3.0))
-    return [*bounds, *_ALONE, within("held_after_s", _HELD_S), within("kept_longer_s", 0.1)]
+    held_s = _HELD_S + _AWAY_S.get(row.name, 0.0)
+    return [*bounds, *_ALONE, within("held_after_s", held_s), within("kept_longer_s", 0.1)]
 
 
 def _with_keys(row: Row) -> Row:
