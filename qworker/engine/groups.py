@@ -28,8 +28,8 @@ _UNCOUNTED: Final = "\x01"
 class GroupState(NamedTuple):
     """A group that waits or runs; or a parent, whose name ends with `/` and which only runs.
 
-    `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then. `uncounted`: this is only what
-    runs of a group that nothing limits.
+    `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then, `by_handler`: because a handler
+    raised `RateLimited`. `uncounted`: this is only what runs of a group that nothing limits.
     """
 
     name: str
@@ -38,16 +38,21 @@ class GroupState(NamedTuple):
     concurrency: int | None
     until_ms: int | None
     by_parent: bool = False
+    by_handler: bool = False
     uncounted: bool = False
 
     @property
     def reason(self) -> str:
-        """Why its messages wait: `rate`, `concurrency`, those of its parent, or `turn`; '' if none wait."""
+        """Why its messages wait, '' if none wait.
+
+        `rate` or `concurrency`, with " of its parent" for those of the parent; `turn`; or `rate_limited`: a handler
+        raised `RateLimited`.
+        """
         if not self.waiting:
             return ""
         of_parent = " of its parent" if self.by_parent else ""
         if self.until_ms is not None:
-            return "rate" + of_parent
+            return "rate_limited" if self.by_handler else "rate" + of_parent
         if self.by_parent or (self.concurrency is not None and self.running >= self.concurrency):
             return "concurrency" + of_parent
         return "turn"
@@ -143,7 +148,8 @@ def _states(words: Sequence[bytes]) -> list[GroupState]:
             maybe(words[at + 3]),
             maybe(words[at + 4]),
             words[at + 5] == b"1",
+            words[at + 6] == b"1",
             words[at].startswith(_UNCOUNTED.encode()),
         )
-        for at in range(0, len(words), 6)
+        for at in range(0, len(words), 7)
     ]

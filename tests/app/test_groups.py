@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from qworker import QWorker, RateLimited, chain, every
+from qworker.client.manage.limit_load import limit_loads
+from qworker.client.manage.limits import waits_for
 from qworker.durations import duration_ms
 from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
+from qworker.engine.settle import Outcomes, settle
 from qworker.errors import GroupFullError, InvalidOptionError
 from qworker.testing import advance, drain
 from qworker.wire.envelope import Envelope
@@ -197,6 +200,31 @@ def test_a_group_says_what_it_waits_for(app: QWorker) -> None:
     assert received(app, "mail", "l2") == []
     reasons = {group.name: group.reason for group in queue.groups()}
     assert reasons == {"a": "rate", "t/": "", "t/b": "concurrency of its parent"}
+
+
+def test_a_group_waits_for_the_time_of_its_handler_or_for_its_rate(app: QWorker) -> None:
+    """What a handler asked for is told apart from a rate, also by the limit that the group has, and from then on."""
+    queue = app.queue("mail")
+    queue.set_limit("*", concurrency=5)
+    queue.set_limit("a", rate="1/h")
+    for group in ("a", "b"):
+        queue.send_many([b"1", b"2"], group=group)
+    batch = app.client.execute(settle_receive(queue.keys, "l1", 2))
+    place = next(at for at, item in enumerate(batch.items, 1) if b" g=b" in item)
+    asked = Outcomes("l1")
+    asked.limit(str(place), 60_000)
+    app.client.execute(settle(queue.keys, [asked]))
+    found = {group.name: group for group in queue.groups()}
+    reasons = {name: group.reason for name, group in found.items()}
+    assert reasons == {"a": "rate", "b": "rate_limited"}
+    until_ms = found["b"].until_ms
+    assert until_ms is not None
+    assert waits_for(found["a"], until_ms).startswith("its rate, ")
+    assert waits_for(found["b"], until_ms - 30_000) == "a handler's RateLimited, 30s more"
+    loads = {load.name: load for load in app.client.run(limit_loads(queue.ref))}
+    assert loads["a"].waits_for(until_ms).startswith("its rate, ")
+    assert loads["*"].waits_for(until_ms - 30_000) == "a handler's RateLimited, 30s more"
+    assert received(app, "mail", "l2") == []
 
 
 def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qworker.engine.raw import raw
+from qworker.engine.settle import Outcomes, settle
 from tests.cli.conftest import table
 
 
@@ -89,6 +92,27 @@ def test_a_limit_shows_how_much_of_it_is_used(run, shop):
     (row,) = table(run("limit", "show", "crm", "slow").lines)
     assert (row["IS"], row["WAITING"]) == ("rate 1/h, burst 1", "1")
     assert row["WAITS-FOR"].startswith("its rate,")
+
+
+def test_a_queue_that_waits_as_a_whole_is_named_beside_its_groups(run, shop):
+    """It is paused, or a handler raised RateLimited; otherwise its groups tell all there is to say."""
+    queue = shop.queue("crm")
+    queue.set_limit("a", concurrency=1)
+    queue.send("1")
+    (message,) = queue.receive(1)
+    queue.send("2", group="a")
+    verbs = (("limit", "groups", "crm"), ("limit", "show", "crm"))
+    assert [run(*verb).err for verb in verbs] == ["", ""]
+    asked = Outcomes(message.receipt.lease_id)
+    asked.limit("0", 60_000)
+    shop.client.execute(settle(queue.keys, [asked]))
+    for verb in verbs:
+        assert re.search("crm waits for (59|60)s more, since a handler raised", run(*verb).err)
+    queue.pause("out")
+    for verb in verbs:
+        assert (
+            "crm is paused, so no message of it starts: qworker queue resume crm" in run(*verb).err
+        )
 
 
 def test_a_limit_that_there_is_not_is_not_shown(run, shop):

@@ -160,6 +160,7 @@ def show(session: Session, queue: str, name: str | None) -> Output:
             )
         found = chosen
     now_ms = session.now_ms()
+    _note_wait_of(session, queue)
     return Output(
         {"queue": queue, "limits": [load_document(load, now_ms) for load in found]},
         Table(LOAD_COLUMNS, [load_row(load, now_ms) for load in found], f"{queue} has no limits"),
@@ -198,11 +199,27 @@ def show_groups(session: Session, queue: str, most: int) -> Output:
 
     found = session.client.run(groups(session.queues.get(queue).ref, most=most))
     now_ms = session.now_ms()
+    _note_wait_of(session, queue)
     none = f"no group of {queue} waits or runs"
     return Output(
         {"queue": queue, "groups": [group_document(group) for group in found]},
         Table(GROUP_COLUMNS, [group_row(group, now_ms) for group in found], none),
     )
+
+
+def _note_wait_of(session: Session, queue: str) -> None:
+    """Say if the whole queue waits, so that no group of it runs whatever its own limits are."""
+    from qworker.formats import span
+
+    seen = session.queues.get(queue).inspect()
+    if seen.paused in ("out", "all"):
+        note(f"{queue} is paused, so no message of it starts: qworker queue resume {queue}")
+    elif seen.limited_until_ms is not None:
+        left = span((seen.limited_until_ms - seen.now_ms) / 1000)
+        note(
+            f"{queue} waits for {left} more, since a handler raised RateLimited for a message without a group; "
+            f"qworker queue resume {queue} ends that"
+        )
 
 
 def _of_all(session: Session) -> dict[str, dict[str, tuple[Limit, list[str]]]]:

@@ -23,8 +23,9 @@ class LimitLoad(NamedTuple):
     """A limit of a queue, and what it holds for.
 
     `groups`: how many groups that wait or run have it; `waiting`, `running`: their messages; `full`: how many have as
-    many running as may; `until_ms`: when the first that waits for a time may start, None if none does; `share`: how
-    many of a limit over several queues may run in this one now, if fewer than all.
+    many running as may; `until_ms`: when the first that waits for a time may start, None if none does, `by_handler`:
+    it waits because a handler raised `RateLimited`; `share`: how many of a limit over several queues may run in this
+    one now, if fewer than all.
     """
 
     name: str
@@ -35,13 +36,15 @@ class LimitLoad(NamedTuple):
     full: int
     until_ms: int | None
     share: int | None = None
+    by_handler: bool = False
 
     def waits_for(self, now_ms: int) -> str:
         """Say for people what holds up messages that wait; '' if nothing does."""
         if not self.waiting:
             return ""
         if self.until_ms is not None:
-            return f"its rate, {span(max(self.until_ms - now_ms, 0) / 1000)} more"
+            what = "a handler's RateLimited" if self.by_handler else "its rate"
+            return f"{what}, {span(max(self.until_ms - now_ms, 0) / 1000)} more"
         if not self.full:
             return ""
         if self.share is not None:
@@ -71,7 +74,9 @@ def _load(name: str, limit: Limit, found: list[GroupState]) -> LimitLoad:
             if not _bare(state).endswith("/") and _bare(state).partition("/")[0] + "/" in parents
         )
     most = limit.concurrency
-    times = [state.until_ms for state in under if state.until_ms is not None]
+    # At the same time the rate of the limit comes before a handler's word.
+    times = [(state.until_ms, state.by_handler) for state in under if state.until_ms is not None]
+    until_ms, by_handler = min(times, default=(None, False))
     share = None
     if most is not None and name.endswith("/") and name != "*/":
         shares = [state.concurrency for state in under if state.concurrency is not None]
@@ -87,8 +92,9 @@ def _load(name: str, limit: Limit, found: list[GroupState]) -> LimitLoad:
             and state.running >= (most if share is None else state.concurrency or 0)
             for state in under
         ),
-        min(times, default=None),
+        until_ms,
         share,
+        by_handler,
     )
 
 

@@ -180,8 +180,10 @@ def _large(keys: QueueKeys, seen: set[str]) -> Plan[list[GroupState]]:
 def waits_for(group: GroupState, now_ms: int) -> str:
     """Say for people what the messages of a group wait for; '' if none wait."""
     if group.until_ms is not None and group.reason:
-        whose = "the rate of its parent" if group.by_parent else "its rate"
-        return f"{whose}, {span(max(group.until_ms - now_ms, 0) / 1000)} more"
+        left = f"{span(max(group.until_ms - now_ms, 0) / 1000)} more"
+        if group.by_handler:
+            return f"a handler's RateLimited, {left}"
+        return f"{'the rate of its parent' if group.by_parent else 'its rate'}, {left}"
     if group.reason == "concurrency of its parent":
         return "one running of its parent"
     if group.reason == "concurrency":

@@ -72,30 +72,37 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return (score - SEATS_FROM - one.number * SEATS - one.first) % SEATS <= one.last - one.first
   end
 
+  -- Until when a group or parent waits, nil if it does not: it stands in `later` from the next receive on.
+  local function later_than(name, now)
+    return redis.call('ZSCORE', later, name) or it.waits(name, now)
+  end
+
   -- What `it.page` says of a group.
   local function add_state(name, now, found)
     local one, most = it.record(name), it.limit(name).concurrency
-    local until_ms, parent, held = redis.call('ZSCORE', later, name), it.parent_of(name), nil
+    local asked, waiting, parent, held = one.wait_ms > now, it.waiting(name), it.parent_of(name), nil
+    local until_ms = asked and one.wait_ms or waiting > 0 and later_than(name, now)
     if parent and not until_ms and one.busy < most then
-      until_ms = redis.call('ZSCORE', later, parent)
+      until_ms = later_than(parent, now)
       held = until_ms or not it.is_open(parent)
     end
     local waits = until_ms and tonumber(until_ms) > now
     for _, word in ipairs({
-      name, text(it.waiting(name)), text(one.busy), most < math.huge and text(most) or '',
-      waits and text(tonumber(until_ms)) or '', held and '1' or '',
+      name, text(waiting), text(one.busy), most < math.huge and text(most) or '',
+      waits and text(tonumber(until_ms)) or '', held and '1' or '', asked and '1' or '',
     }) do
       found[#found + 1] = word
     end
   end
 
-  -- A page of groups, six values each: name, waiting, in flight, concurrency, until when it waits, and 1 if it waits for its
-  -- parent. The first page has also what is in flight and not counted, each group with a \1 before its name.
+  -- A page of groups, seven values each: name, waiting, in flight, concurrency, until when it waits, 1 if it waits for its
+  -- parent, and 1 if a handler let it wait. The first page has also what is in flight and not counted, each group with a \1
+  -- before its name.
   function it.page(cursor, now)
     local found = {}
     if cursor == '0' then
       for name, running in pairs(it.running_uncounted()) do
-        for _, word in ipairs({ it.uncounted(name), '0', text(running), '', '', '' }) do found[#found + 1] = word end
+        for _, word in ipairs({ it.uncounted(name), '0', text(running), '', '', '', '' }) do found[#found + 1] = word end
       end
     end
     local next_cursor = each(cursor, 500, function(name) add_state(name, now, found) end)

@@ -6,9 +6,9 @@
 -- ARGV[2]    cursor           of groups: 0 at first, then that of the last call
 -- ARGV[3]…   names            as stored, 1-100: these groups in place of a page, the cursor being 0
 -- Returns {'OK', now ms, next cursor or '0' at the end, then per group: its stored name, waiting, in flight, its
---   concurrency or '', until when it waits in ms or '', 1 if it waits for its parent or ''}, or a refusal:
---   {'BROKEN', key, type} {'ARG', name}. The first page has first what is in flight of groups that nothing limits, their
---   names with a \1 before them, and no other value; a group may be in both parts.
+--   concurrency or '', until when it waits in ms or '', 1 if it waits for its parent or '', 1 if a handler raised RateLimited
+--   or ''}, or a refusal: {'BROKEN', key, type} {'ARG', name}. The first page has first what is in flight of groups that
+--   nothing limits, their names with a \1 before them, and no other value; a group may be in both parts.
 -- O(log d) for each of about 500 groups, of d delayed messages; the first page O(s) of s messages in flight, at most 20,000.
 --- include lib/clock.lua
 --- include lib/checks.lua
