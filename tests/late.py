@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from _pytest.nodes import Node
 
 __all__ = ["LateFile", "collecting", "largest_first", "quick", "wanted"]
 
@@ -95,6 +96,10 @@ class LateFile(pytest.Item):
             if session.shouldfail or session.shouldstop:
                 break
         session.items[place] = self
+
+    def listchain(self) -> list[Node]:
+        """Keep nothing but the session for it: it may have no test whose end would tear its folder down."""
+        return [self.session, self]
 
     def runtest(self) -> None:
         """Never called: `run_all` takes the place of the whole protocol."""

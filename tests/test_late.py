@@ -23,11 +23,14 @@ def test_slow(): assert False
 class TestOfClass:
     def test_method(self, tmp_path): pass
 """,
-    "test_all_slow": "pytestmark = pytest.mark.slow\ndef test_slow(): assert False",
-    "test_none": "number = 1",
+    "folder/test_all_slow": "pytestmark = pytest.mark.slow\ndef test_slow(): assert False",
+    "folder/test_none": "number = 1",
     "test_skipped": "pytest.skip('no moon', allow_module_level=True)",
     "test_broken": "import nothing_of_that_name",
-    **{f"test_small_{number}": "def test_small(): pass" for number in range(4)},
+    **{
+        f"{folder}test_small_{number}": "def test_small(): pass"
+        for number, folder in enumerate(["", "folder/"] * 2)
+    },
 }
 
 
@@ -53,4 +56,4 @@ def test_each_file_is_imported_once_and_each_test_reported(
         ]
     )
     imported = (pytester.path / "imports").read_text().splitlines()
-    assert sorted(imported) == sorted(TESTS)
+    assert sorted(imported) == sorted(Path(name).name for name in TESTS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.consumer.conftest import lab  # noqa: F401  fixture
-from tests.lua.conftest import drive  # noqa: F401  fixture
+from tests.lua.conftest import connections, drive  # noqa: F401  fixture
 from tests.upgrade.versions import make_next
 
 
