@@ -20,7 +20,7 @@ from qworker.engine import shards as commands
 from qworker.engine.command import Brief, Pause
 from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
 from qworker.wire.keys import workers_key
-from qworker.wire.presence import WorkerDocument
+from qworker.wire.presence import AHEAD_MS, WorkerDocument
 from qworker.wire.shards import WHOLE, Mark, Shards
 from tests.consumer.driving import redis_of
 from tests.topologies.servers import client_of
@@ -344,12 +344,19 @@ def test_a_reply_that_comes_late_brings_back_no_older_division(queue: Queue) -> 
     assert queue.ref.shards.epoch == known.epoch + 1
 
 
+def alive_for_long(raw: Any) -> bytes:
+    """The document of a worker that counts as alive for minutes; later ones are from before a clock was set back."""
+    seen_ms = raw.time()[0] * 1000 + AHEAD_MS // 2
+    return msgspec.json.encode(
+        WorkerDocument(seen_ms=seen_ms, queues=("orders",), shards=("orders",))
+    )
+
+
 @pytest.fixture
 def deaf_worker(app: QWorker) -> Iterator[None]:
     """A worker of the queue that never looks at its shards again, as a stopped one does."""
-    alive = WorkerDocument(seen_ms=2**52, queues=("orders",), shards=("orders",))
     with redis_of(app) as raw:
-        raw.hset(workers_key(app.namespace), "deaf", msgspec.json.encode(alive))
+        raw.hset(workers_key(app.namespace), "deaf", alive_for_long(raw))
         yield
         raw.hdel(workers_key(app.namespace), "deaf")
 
@@ -399,8 +406,7 @@ def test_a_client_that_waits_for_workers_ends_if_another_number_is_asked_for(
         assert stands(queue).active == asked
         assert sends(other(queue)) == 24
         with redis_of(app) as raw:
-            alive = WorkerDocument(seen_ms=2**52, queues=("orders",), shards=("orders",))
-            raw.hset(workers_key(app.namespace), "deaf", msgspec.json.encode(alive))
+            raw.hset(workers_key(app.namespace), "deaf", alive_for_long(raw))
 
 
 @pytest.mark.usefixtures("deaf_worker")

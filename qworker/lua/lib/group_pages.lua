@@ -81,7 +81,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local function add_state(name, now, found)
     local one, most = it.record(name), it.limit(name).concurrency
     local asked, waiting, parent, held = one.wait_ms > now, it.waiting(name), it.parent_of(name), nil
-    local until_ms = asked and one.wait_ms or waiting > 0 and later_than(name, now)
+    -- A parent has no messages of its own: those of its groups wait.
+    local may_wait = waiting > 0 or string.sub(name, -1) == '/'
+    local until_ms = asked and one.wait_ms or may_wait and later_than(name, now)
     if parent and not until_ms and one.busy < most then
       until_ms = later_than(parent, now)
       held = until_ms or not it.is_open(parent)
