@@ -31,7 +31,7 @@ from benchmarks.stand import PAD, Plan, Stand, wait_until
 from qworker import chain, group
 from qworker.engine.command import Command
 from qworker.engine.receive import settle_receive
-from qworker.engine.run import Step, record_step
+from qworker.engine.run import StepRecord, record_step
 from qworker.engine.settle import Outcomes, settle
 from qworker.wire.envelope import Envelope
 
@@ -183,7 +183,7 @@ def _calls(plan: Plan) -> dict[str, float]:
         envelope = Envelope.parse(run.items[0])
         assert envelope is not None
         steps = [
-            Step(envelope.id, run.lease_id, "0", f"same#{number}", b"7", keep_ms=1000)
+            StepRecord(envelope.id, run.lease_id, "0", f"same#{number}", b"7", keep_ms=1000)
             for number in range(plan.messages)
         ]
         acks = [settle(keys, [Outcomes(batch.lease_id, acks=["0"])]) for batch in others]

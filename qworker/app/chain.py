@@ -9,7 +9,7 @@ from qworker.app.composition_checks import check_part
 from qworker.app.handle import Handle
 from qworker.app.sender import Call, Then
 from qworker.app.work import Following, Work
-from qworker.client.steps import Step, end_flag, groups_of, queues_of, with_steps
+from qworker.client.steps import ChainStep, end_flag, groups_of, queues_of, with_steps
 from qworker.errors import InvalidOptionError, shown
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Chain(Composed[R_co]):
         assert isinstance(last, Then)
         return last.sender
 
-    def first_steps(self, message_id: str, *, keeps: bool) -> list[Step]:
+    def first_steps(self, message_id: str, *, keeps: bool) -> list[ChainStep]:
         """List its steps, the first with this id; the ids of the others begin with it."""
         return [*first_steps(self._first, message_id), *self._later(message_id, keeps=keeps)]
 
@@ -147,7 +147,7 @@ class Chain(Composed[R_co]):
         """Queue and group of the later steps that have one; they must not be divided."""
         return groups_of(self._later("-", keeps=False))
 
-    def _later(self, message_id: str, *, keeps: bool) -> list[Step]:
+    def _later(self, message_id: str, *, keeps: bool) -> list[ChainStep]:
         count = len(self._steps)
         return [
             next_step(step, f"{message_id}-{number}", keeps=keeps and number == count)

@@ -16,8 +16,8 @@ from qworker.app.sender import Call, Then
 from qworker.app.trace import outgoing
 from qworker.app.work import Following, Work
 from qworker.client.calls import begin_group
-from qworker.client.follow import Opened, open_fan
-from qworker.client.steps import Sending, Step, Writer, groups_of, queues_of
+from qworker.client.follow import NewGroup, open_fan
+from qworker.client.steps import ChainStep, MessageWriter, Sending, groups_of, queues_of
 from qworker.errors import GroupStartedError
 from qworker.wire.codec import decode_call
 
@@ -56,7 +56,7 @@ class Composed(Work[R_co], ABC):
     depth: int
 
     @abstractmethod
-    def first_steps(self, message_id: str, *, keeps: bool) -> list[Step]:
+    def first_steps(self, message_id: str, *, keeps: bool) -> list[ChainStep]:
         """List its steps; `message_id` is that of the first one, or of its callback."""
 
     @property
@@ -72,7 +72,7 @@ class ComposedThen(Following[A, R_co], ABC):
     depth: int
 
     @abstractmethod
-    def next_step(self, message_id: str, *, keeps: bool) -> Step:
+    def next_step(self, message_id: str, *, keeps: bool) -> ChainStep:
         """Make the step; `message_id` is that of its callback."""
 
     @property
@@ -81,7 +81,7 @@ class ComposedThen(Following[A, R_co], ABC):
         """What sends the callback."""
 
 
-def first_steps(work: Work[Any], message_id: str) -> list[Step]:
+def first_steps(work: Work[Any], message_id: str) -> list[ChainStep]:
     """List the steps of a call, a chain or a group, which is a member of a group."""
     if isinstance(work, Composed):
         return work.first_steps(message_id, keeps=False)
@@ -95,7 +95,7 @@ def first_steps(work: Work[Any], message_id: str) -> list[Step]:
     ]
 
 
-def next_step(work: Following[Any, Any], message_id: str, *, keeps: bool) -> Step:
+def next_step(work: Following[Any, Any], message_id: str, *, keeps: bool) -> ChainStep:
     """Make a later step."""
     if isinstance(work, ComposedThen):
         return work.next_step(message_id, keeps=keeps)
@@ -113,10 +113,10 @@ def step_of(
     keeps: bool,
     whole: bool = False,
     group: str = "",
-) -> Step:
+) -> ChainStep:
     """Make the step of a call. `keeps`: its result is kept."""
     task, options = sender.task, sender.options_of_sends
-    return Step(
+    return ChainStep(
         task.name,
         task.queue,
         message_id,
@@ -138,7 +138,7 @@ class Start:
     """The start of a group of calls, perhaps as the first step of a chain: what to send, and where the result is."""
 
     def __init__(
-        self, steps: Sequence[Step], app: TaskApp, last: Sender[Any, Any], run_id: str | None
+        self, steps: Sequence[ChainStep], app: TaskApp, last: Sender[Any, Any], run_id: str | None
     ) -> None:
         first, *rest = steps
         assert first.fan is not None
@@ -147,8 +147,8 @@ class Start:
         self._app, self._last = app, last
         digest = None if run_id is None else _digest(steps, app)
         keep_ms = max(last.task.task_options.result_ms or 0, _DAY_MS)
-        writer = Writer(app.namespace, app.keyring, outgoing(), sending_of(app))
-        self._opened: Opened = open_fan(
+        writer = MessageWriter(app.namespace, app.keyring, outgoing(), sending_of(app))
+        self._opened: NewGroup = open_fan(
             first.fan, rest, writer, start=digest, start_keep_ms=None if digest is None else keep_ms
         )
         self._digest = digest or b""
@@ -182,7 +182,7 @@ class Start:
         await queue.client.run(self.plan(queue.ref, refs))
 
 
-def _digest(steps: Sequence[Step], app: TaskApp) -> bytes:
+def _digest(steps: Sequence[ChainStep], app: TaskApp) -> bytes:
     """Identify the calls of a start; in an app that encrypts, by their tasks alone: arguments might be guessed."""
     data = msgspec.json.encode(steps)
     if app.keyring.encrypts:
@@ -190,7 +190,7 @@ def _digest(steps: Sequence[Step], app: TaskApp) -> bytes:
     return blake2b(data, digest_size=16).hexdigest().encode()
 
 
-def _tasks(step: Step) -> list[Any]:
+def _tasks(step: ChainStep) -> list[Any]:
     if step.fan is None:
         return [step.task]
     return [[_tasks(part) for chain in step.fan.members for part in chain], step.fan.callback.task]

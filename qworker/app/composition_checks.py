@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.app.sender import Call, Then
-from qworker.client.follow import Opened
+from qworker.client.follow import NewGroup
 from qworker.engine.options import SMALLEST_MAXSIZE
 from qworker.errors import BodyTooLargeError, InvalidOptionError
 from qworker.wire.names import check_message_id
@@ -77,7 +77,7 @@ def check_part(
 
 
 def check_limits(
-    opened: Opened, groups: Iterable[tuple[str, str]], refs: Iterable[QueueRef]
+    opened: NewGroup, groups: Iterable[tuple[str, str]], refs: Iterable[QueueRef]
 ) -> Plan[None]:
     """Raise what the queues of a group of calls, `refs`, refuse: bodies over maxsize, groups in divided queues."""
     by_name = {ref.keys.name: ref for ref in refs}

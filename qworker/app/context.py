@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Context", "Contextual", "current", "running"]
 
 
-class Held(Protocol):
+class HeldLease(Protocol):
     """A lease."""
 
     @property
@@ -59,7 +59,7 @@ class Context:
         timeouts: int,
         flags: Mapping[str, str],
         body: bytes,
-        lease: Held | None = None,
+        lease: HeldLease | None = None,
         position: int = 0,
         feed: Callable[[], Feed] | None = None,
     ) -> None:

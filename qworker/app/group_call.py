@@ -9,7 +9,7 @@ from msgspec import Raw
 from qworker.app.arguments.failures import takes_failures
 from qworker.app.composition import Composed, ComposedThen, Start, first_steps, next_step, step_of
 from qworker.app.composition_checks import check_cancel_rest, check_id, check_members, check_part
-from qworker.client.steps import Fan, Step
+from qworker.client.steps import ChainStep, Fan
 from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class GroupMembers:
                 "declare it as list[T | Failure], or give the group policy='successes'",
             )
 
-    def step(self, message_id: str, steps: list[list[Step]], *, keeps: bool) -> Step:
+    def step(self, message_id: str, steps: list[list[ChainStep]], *, keeps: bool) -> ChainStep:
         """Make one step of the steps of its members and the callback, whose id is `message_id`."""
         callback = step_of(
             self.sender,
@@ -67,7 +67,7 @@ class GroupMembers:
             keeps=keeps,
             group=self.sender.group_of((), {}),
         )
-        return Step(fan=Fan(self.policy, steps, callback, self.cancel_rest))
+        return ChainStep(fan=Fan(self.policy, steps, callback, self.cancel_rest))
 
 
 class _WithCallback:
@@ -87,7 +87,7 @@ class _WithCallback:
 class GroupCall(_WithCallback, Composed[R_co]):
     """A group of calls and its callback: send or start it, chain it, or make it a member of another group."""
 
-    def first_steps(self, message_id: str, *, keeps: bool) -> list[Step]:
+    def first_steps(self, message_id: str, *, keeps: bool) -> list[ChainStep]:
         """Make it one step, whose callback has this id; its members have ids that begin with it."""
         steps = [
             first_steps(member, f"{message_id}.{number}")
@@ -140,7 +140,7 @@ class GroupCall(_WithCallback, Composed[R_co]):
 class GroupThen(_WithCallback, ComposedThen[A, R_co]):
     """A group of calls and its callback as a later step of a chain."""
 
-    def next_step(self, message_id: str, *, keeps: bool) -> Step:
+    def next_step(self, message_id: str, *, keeps: bool) -> ChainStep:
         """Make it a step, whose callback has this id."""
         steps = [
             [next_step(member, f"{message_id}.{number}", keeps=False)]

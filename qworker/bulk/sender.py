@@ -36,7 +36,7 @@ from qworker.wire.ids import new_id_prefix
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import MAX_SHARDS, shard_name
 from qworker.wire.numbers import whole
-from qworker.wire.shards import Mark, Shards
+from qworker.wire.shards import ReshardMark, Shards
 
 __all__ = ["BulkSender", "BulkSent", "Identity"]
 
@@ -259,7 +259,7 @@ class BulkSender:
         first, own, moved = queue.keys.bulk(write_id), keys.bulk(write_id), moved_name(name, shard)
         if name and self._execute("HGET", first, moved) is not None:
             return True
-        mark: Mark | None = self._transport.execute(read_mark(keys))
+        mark: ReshardMark | None = self._transport.execute(read_mark(keys))
         if mark is not None and mark.open:
             return False
         if name:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.terminal import note
 from qworker.client.namespace.acl import LOADING, ROLES, Server, User, write_users
@@ -25,7 +25,7 @@ __all__ = ["command"]
 _ROLES: Final = "; ".join(f"{name}: {role.about}" for name, role in ROLES.items())
 
 
-@click.command(cls=Verb, epilog=f"Roles. {_ROLES}.")
+@click.command(cls=VerbCommand, epilog=f"Roles. {_ROLES}.")
 @click.option(
     "--role",
     "roles",

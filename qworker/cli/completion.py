@@ -7,7 +7,7 @@ from typing import Final
 import click
 from click.shell_completion import get_completion_class
 
-from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.output import Output, Raw
 
 __all__ = ["command"]
@@ -20,7 +20,7 @@ _WHERE: Final = {
 }
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 @click.pass_context
 def command(context: click.Context, shell: str) -> Output:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.importing import uncollected
 from qworker.daemon.options import DaemonOptions
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @flags_of(DaemonOptions)
 @click.pass_obj
 def command(session: Session, given: dict[str, Any]) -> None:

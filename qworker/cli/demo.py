@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import wants_json
 from qworker.cli.framework.parameters import NumberRange
 
 __all__ = ["command"]
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--procs", type=NumberRange(1, 64), help="Worker processes. [default: one per core]")
 @click.option("--keep", is_flag=True, help="Keep the store running until Ctrl-C, to inspect it.")

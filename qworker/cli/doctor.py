@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Hanging, Line, Output
 
@@ -27,7 +27,7 @@ _WORDS: Final = {
 _PATIENCE_S: Final = 2.0
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option("--strict", is_flag=True, help="Exit with 3 on warnings as well.")
 @json_option
 @click.pass_obj

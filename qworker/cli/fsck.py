@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option, yes_option
+from qworker.cli.framework.commands import VerbCommand, json_option, yes_option
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Block, Hanging, Line, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE
@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 )
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("queues", type=QUEUE, nargs=-1, metavar="[QUEUE...]")
 @click.option("--repair", is_flag=True, help="Repair the findings, after showing them.")
 @yes_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb
+from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.importing import uncollected
 from qworker.cli.framework.terminal import note
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("app", metavar="MODULE[:ATTR]")
 @flags_of(RunOptions)
 @click.pass_obj

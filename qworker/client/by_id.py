@@ -11,7 +11,7 @@ import msgspec
 
 from qworker.client.cancel import leave_tombstone
 from qworker.client.dead.verbs import find_dead
-from qworker.client.inspect.find import Found, Search, find_delayed
+from qworker.client.inspect.find import Search, WaitingMessage, find_delayed
 from qworker.client.inspect.peek import find, show
 from qworker.client.message import Stored
 from qworker.client.per_shard import chained, everywhere, until_found
@@ -106,7 +106,7 @@ def hold(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
 def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
     """Move delayed and held messages to the tail of ready now; returns the ids of those that moved. O(n)."""
 
-    def command(hits: Sequence[Found]) -> Command[list[bool]]:
+    def command(hits: Sequence[WaitingMessage]) -> Command[list[bool]]:
         return commands.enqueue(queue.keys, [hit.item for hit in hits])
 
     done = yield from _pick((yield from find_delayed(queue, message_ids)), command)
@@ -116,7 +116,7 @@ def enqueue(queue: QueueRef, *message_ids: str) -> Plan[list[str]]:
 def delete_waiting(queue: QueueRef, message_ids: Sequence[str]) -> Plan[set[str]]:
     """Delete ready, delayed and held messages of one shard; returns the ids of those deleted. O(n), as `hold`."""
 
-    def command(hits: Sequence[Found]) -> Command[list[bool]]:
+    def command(hits: Sequence[WaitingMessage]) -> Command[list[bool]]:
         return commands.delete(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
 
     gone = yield from _pick_ready(queue, message_ids, command)
@@ -182,14 +182,14 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     return replace(message, marked=not deleted)
 
 
-def _hold(queue: QueueRef, hits: Sequence[Found]) -> Command[list[bool]]:
+def _hold(queue: QueueRef, hits: Sequence[WaitingMessage]) -> Command[list[bool]]:
     return commands.hold(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
 
 
 def _pick_ready(
     queue: QueueRef,
     message_ids: Sequence[str],
-    command: Callable[[Sequence[Found]], Command[list[bool]]],
+    command: Callable[[Sequence[WaitingMessage]], Command[list[bool]]],
 ) -> Plan[set[str]]:
     """Move ready messages; returns the ids of those that still waited."""
     moved: set[str] = set()
@@ -202,7 +202,8 @@ def _pick_ready(
 
 
 def _pick(
-    hits: Sequence[Found], command: Callable[[Sequence[Found]], Command[list[bool]]]
+    hits: Sequence[WaitingMessage],
+    command: Callable[[Sequence[WaitingMessage]], Command[list[bool]]],
 ) -> Plan[list[str]]:
     """Move messages in as many calls as they need; returns the ids of those that still waited."""
     done: list[str] = []
@@ -216,8 +217,8 @@ def _pick(
     return done
 
 
-def _pages(hits: Sequence[Found]) -> Iterator[list[Found]]:
-    page: list[Found] = []
+def _pages(hits: Sequence[WaitingMessage]) -> Iterator[list[WaitingMessage]]:
+    page: list[WaitingMessage] = []
     size = 0
     for hit in hits:
         if page and (len(page) == commands.MAX_PICKED or size + len(hit.item) > _BYTES_PER_CALL):

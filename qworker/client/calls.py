@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from qworker.client.checks import check_count
-from qworker.client.follow import Opened
+from qworker.client.follow import NewGroup
 from qworker.client.per_shard import everywhere, of_one_key, until_found
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
@@ -36,7 +36,7 @@ _SOON_S: Final = 1.0
 
 
 def begin_group(
-    queue: QueueRef, opened: Opened, *, shard: int = 0, run: commands.Waiting | None = None
+    queue: QueueRef, opened: NewGroup, *, shard: int = 0, run: commands.WaitingRun | None = None
 ) -> Plan[bytes]:
     """Begin a group of calls in the queue of its callback, and send its members; returns what it first started with.
 

@@ -12,7 +12,7 @@ from qworker.client.cancel_calls import cancel_open_group
 from qworker.client.chain_search import (
     ChainEnd,
     Gathered,
-    Held,
+    ShardContents,
     Spot,
     look_at,
     on_its_way,
@@ -26,7 +26,7 @@ from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
-from qworker.client.steps import Step, steps_after
+from qworker.client.steps import ChainStep, steps_after
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, QworkerError
 
@@ -58,7 +58,7 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
     """Search queues, and once more those in which anything moved meanwhile: a step that moves may be missed."""
     places = yield from places_of(end, names)
     #: What each place held when it was last searched; at first all are.
-    before: dict[str, Held | None] = {}
+    before: dict[str, ShardContents | None] = {}
     for _ in range(_WALKS):
         held = yield from look_at(places)
         moved = [name for name in places if name not in before or held[name] != before[name]]
@@ -118,7 +118,7 @@ def _cancel_step(
     return None
 
 
-def _first_messages(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
+def _first_messages(steps: Sequence[ChainStep]) -> Iterator[tuple[str, str]]:
     """Queue and id of the messages that the next step is sent as: of a group, those of its calls and its callback."""
     if not steps or steps[0].join is not None:
         return

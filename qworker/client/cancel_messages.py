@@ -7,7 +7,7 @@ from typing import Final
 
 from qworker.client.cancel import tombstone
 from qworker.client.inspect import peek
-from qworker.client.inspect.find import Found, id_of
+from qworker.client.inspect.find import WaitingMessage, id_of
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, all_together, side_by_side
@@ -49,12 +49,12 @@ def cancel_messages(
         if length:
             yield from _delete_in_list(shard, level, ListWalk(key, _PAGE), starts, cancelled)
     if delayed:
-        hits: list[Found] = []
+        hits: list[WaitingMessage] = []
         walk = SortedSetWalk(keys.delayed, _PAGE)
         while not walk.ended:
             page = yield from walk.page()
             hits += [
-                Found(found.decode(), item, due_ms=score_ms(score))
+                WaitingMessage(found.decode(), item, due_ms=score_ms(score))
                 for item, score in page
                 if (found := id_of(item)).startswith(starts)
             ]
@@ -82,17 +82,19 @@ def _delete_in_list(
     while not walk.ended:
         behind = walk.behind
         items = yield from walk.page()
-        hits: list[Found] = []
+        hits: list[WaitingMessage] = []
         for at, item in enumerate(items):
             if (found := id_of(item)).startswith(starts):
                 # The nearest to the tail first: each is where it will be once those before it are gone.
-                hits.append(Found(found.decode(), item, spot(level, behind + at - len(hits))))
+                hits.append(
+                    WaitingMessage(found.decode(), item, spot(level, behind + at - len(hits)))
+                )
         deleted = yield from _delete(shard, hits)
         walk.took(len(deleted))
         cancelled.update(deleted)
 
 
-def _delete(shard: QueueRef, hits: Sequence[Found]) -> Plan[list[str]]:
+def _delete(shard: QueueRef, hits: Sequence[WaitingMessage]) -> Plan[list[str]]:
     """Delete messages in as few trips as they need; returns the ids of those deleted."""
     deleted: list[str] = []
     while hits:
@@ -106,7 +108,7 @@ def _delete(shard: QueueRef, hits: Sequence[Found]) -> Plan[list[str]]:
                 for page in pages
             ]
         )
-        left: list[Found] = []
+        left: list[WaitingMessage] = []
         for page, reply in zip(pages, replies, strict=True):
             deleted += [hit.id for hit, gone in zip(page, reply, strict=False) if gone]
             # A call looks at a limited number of entries.

@@ -23,8 +23,8 @@ from qworker.wire.calls import callback_flag
 __all__ = [
     "ChainEnd",
     "Gathered",
-    "Held",
     "OnItsWay",
+    "ShardContents",
     "Spot",
     "has_letter",
     "look_at",
@@ -91,7 +91,7 @@ class OnItsWay(msgspec.Struct, frozen=True):
 Spot = Stored | Gathered | OnItsWay
 
 
-class Held(msgspec.Struct, frozen=True):
+class ShardContents(msgspec.Struct, frozen=True):
     """What a shard holds, and its counters: those of two looks are equal if nothing moved between them."""
 
     messages: tuple[int, ...]
@@ -111,13 +111,13 @@ class Held(msgspec.Struct, frozen=True):
         return sum(self.messages) + self.dead
 
 
-def held_by(shard: QueueRef) -> Plan[Held]:
+def held_by(shard: QueueRef) -> Plan[ShardContents]:
     """Look what a shard holds: three calls."""
     seen: Inspection = yield inspect(shard.keys)
     groups: int = yield raw("ZCARD", shard.keys.joins, decode=int)
     lanes: list[str] = yield destinations(shard.keys)
     messages = (*seen.ready_by_priority, seen.suspect, seen.delayed, seen.grouped, seen.leases)
-    return Held(messages, seen.dead, groups, len(lanes), seen.stats)
+    return ShardContents(messages, seen.dead, groups, len(lanes), seen.stats)
 
 
 def places_of(end: ChainEnd, names: Sequence[str]) -> Plan[dict[str, QueueRef]]:
@@ -135,7 +135,7 @@ def places_of(end: ChainEnd, names: Sequence[str]) -> Plan[dict[str, QueueRef]]:
     return places
 
 
-def look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
+def look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, ShardContents | None]]:
     """Look what places hold; None of one that cannot be read."""
     states = yield from side_by_side(map(held_by, places.values()), _LOOKED_AT)
     return {
@@ -144,7 +144,7 @@ def look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, Held | None]]:
     }
 
 
-def spot_of(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[Spot | None]:
+def spot_of(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Plan[Spot | None]:
     """Find the step of a chain in a shard, of which `held` is known; None if it is not there. O(n) of the shard."""
     if held is None or held.groups:
         for step in end.before:

@@ -11,7 +11,7 @@ from qworker.client.per_shard import where_held
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
-from qworker.client.steps import Past, Writer, past_of
+from qworker.client.steps import MessageWriter, Past, past_of
 from qworker.durations import Duration, duration_ms
 from qworker.engine.effects import END_EFFECT, LIGHT, Effect, result_effect
 from qworker.engine.result import read_results
@@ -60,7 +60,7 @@ def complete(
     if keep_ms:
         effects.append(result_effect(stored, keep_ms))
     if call is not None and call.then:
-        writer = Writer(queue.namespace, queue.keyring, message.flags.get("w"))
+        writer = MessageWriter(queue.namespace, queue.keyring, message.flags.get("w"))
         name = queue.keys.name
         ended = Past(call.task, name, message.id, message.sent_ms, 0)
         effects += next_effects(

@@ -16,7 +16,7 @@ from qworker.engine.shards import mark as write_mark
 from qworker.errors import ServerError, ShardDrainingError, server_refused
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import MAX_SHARDS, check_namespace, check_queue_or_shard, split_shard_name
-from qworker.wire.shards import UNMARKED, WHOLE, Mark, Shards
+from qworker.wire.shards import UNMARKED, WHOLE, ReshardMark, Shards
 
 __all__ = ["REFRESH_S", "DividedQueue"]
 
@@ -97,10 +97,10 @@ class DividedQueue:
 
         `shards`: what the queue has stored. A removed shard has no mark.
         """
-        marks: dict[int, Mark] = {}
+        marks: dict[int, ReshardMark] = {}
         kept = shards.kept
         for number in numbers:
-            mark: Mark | None = yield Brief(read_mark(self._shard_keys(number)))
+            mark: ReshardMark | None = yield Brief(read_mark(self._shard_keys(number)))
             if mark is not None and mark != UNMARKED:
                 kept = max(kept, number + 1)
                 marks[mark.epoch] = mark
@@ -123,7 +123,7 @@ class DividedQueue:
         shards: Shards = yield read_shards(self.keys)
         changed = False
         if error.epoch > shards.epoch:
-            closed = Mark(active=error.active, epoch=error.epoch)
+            closed = ReshardMark(active=error.active, epoch=error.epoch)
             changed, shards = yield adopt(self.keys, closed, max(number + 1, shards.kept))
         if not changed and number < shards.active:
             attributes: dict[str, str] = yield common_meta(self.keys)

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw, Struct
 
-from qworker.client.steps import Fan, Past, Step, Writer, queues_of
+from qworker.client.steps import ChainStep, Fan, MessageWriter, Past, queues_of
 from qworker.engine.arguments import given
 from qworker.engine.effects import Effect, member_effect, open_effect, out_effect, push_effect
 from qworker.errors import InvalidBodyError
@@ -16,7 +16,7 @@ from qworker.formats import size
 from qworker.wire.calls import GroupMember, MemberCall, Place, Spec, write_member, write_spec
 from qworker.wire.envelope import head
 
-__all__ = ["MAX_NESTED", "Opened", "next_effects", "open_fan"]
+__all__ = ["MAX_NESTED", "NewGroup", "next_effects", "open_fan"]
 
 #: Members and bytes of one spec.
 _PART_MEMBERS: Final = 1000
@@ -24,11 +24,11 @@ _PART_BYTES: Final = 2**20
 #: Bytes of a group that begins in another one, or as a step of a chain.
 MAX_NESTED: Final = 8 * 2**20
 
-_STEPS: Final = msgspec.json.Decoder(list[Step])
+_STEPS: Final = msgspec.json.Decoder(list[ChainStep])
 
 
 def next_effects(
-    then: Raw, value: bytes, *, queue: str, writer: Writer, past: Sequence[Past] = ()
+    then: Raw, value: bytes, *, queue: str, writer: MessageWriter, past: Sequence[Past] = ()
 ) -> list[Effect]:
     """Make what follows a call, as effects of the ack of a message of `queue`; `value` is its result, JSON.
 
@@ -53,7 +53,7 @@ def next_effects(
     return [out_effect(step.queue, message, step)]
 
 
-class Opened(Struct, frozen=True):
+class NewGroup(Struct, frozen=True):
     """A group of calls to begin: the queue of its callback, its id, its specs, and its members' bytes.
 
     `ends`: how many members there are up to each spec. `sizes` are the largest bodies by queue.
@@ -71,14 +71,14 @@ class Opened(Struct, frozen=True):
 
 def open_fan(
     fan: Fan,
-    rest: Sequence[Step],
-    writer: Writer,
+    rest: Sequence[ChainStep],
+    writer: MessageWriter,
     value: bytes | None = None,
     *,
     start: bytes | None = None,
     start_keep_ms: int | None = None,
     run: tuple[str, str, str] | None = None,
-) -> Opened:
+) -> NewGroup:
     """Write the specs of a group of calls; its callback is followed by `rest`.
 
     `start`, `start_keep_ms`: what it was started with, kept so that it is not started again. `run`: the queue or shard,
@@ -124,7 +124,7 @@ def open_fan(
         specs.append(spec(ends[-1], part))
         ends.append(ends[-1] + len(part))
     total = sum(map(_bytes_of, rows))
-    return Opened(queue, callback.id, len(rows), start or b"", specs, ends[1:], total, sizes)
+    return NewGroup(queue, callback.id, len(rows), start or b"", specs, ends[1:], total, sizes)
 
 
 def _later_steps(fan: Fan, at: int, number: int) -> dict[str, str]:
@@ -138,11 +138,15 @@ def _later_steps(fan: Fan, at: int, number: int) -> dict[str, str]:
 
 
 def _row(
-    chain: Sequence[Step], place: Place, writer: Writer, value: bytes | None, sizes: dict[str, int]
+    chain: Sequence[ChainStep],
+    place: Place,
+    writer: MessageWriter,
+    value: bytes | None,
+    sizes: dict[str, int],
 ) -> MemberCall | GroupMember:
     """Write one member of a group, and note its bodies in `sizes`."""
     first, *others = chain
-    after = [*others, Step(join=place)]
+    after = [*others, ChainStep(join=place)]
     if first.fan is None:
         message = writer.message(first, after, value)
         _note_sizes(sizes, {first.queue: message.size})
@@ -183,5 +187,5 @@ def _bytes_of(row: MemberCall | GroupMember) -> int:
     return len(row.tail) if isinstance(row, MemberCall) else sum(map(len, row.specs))
 
 
-def _words(step: Step) -> tuple[int, str, str, str]:
+def _words(step: ChainStep) -> tuple[int, str, str, str]:
     return (step.priority, str(given(step.delay_ms)), str(given(step.ttl_ms)), head(step.id))

@@ -14,7 +14,7 @@ from qworker.engine.options import MAX_VISIBILITY_MS
 from qworker.engine.receive import Batch
 from qworker.errors import InvalidBodyError, InvalidOptionError, shown
 from qworker.wire.codec import decode, decode_call
-from qworker.wire.envelope import UNFLAGGED, Envelope, Kind, kind_of
+from qworker.wire.envelope import UNFLAGGED, Envelope, ItemKind, kind_of
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
@@ -121,7 +121,7 @@ class Stored:
     flags: dict[str, str]
     at_ms: int | None = None
     receipt: Receipt | None = None
-    kind: Kind = Kind.OWN
+    kind: ItemKind = ItemKind.OWN
     #: The whole item, header and body, as stored.
     item: bytes = field(default=b"", repr=False)
     #: Why the message cannot be used (encrypted, or wrongly signed), so that its body is as stored; else ''.
@@ -182,7 +182,7 @@ class Stored:
             envelope.flags,
             at_ms,
             receipt,
-            Kind.OWN,
+            ItemKind.OWN,
             item,
         )
 
@@ -224,7 +224,7 @@ def deliver(keys: QueueKeys, batch: Batch, position: int) -> Message | None:
     receipt = Receipt(batch.lease_id, index, keys.shard)
     envelope = Envelope.parse(item)
     if envelope is None:
-        if kind_of(item) is not Kind.PLAIN:
+        if kind_of(item) is not ItemKind.PLAIN:
             return None
         return Message(
             keys.name,

@@ -16,15 +16,15 @@ import msgspec
 from qworker.client.per_shard import chained, everywhere
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.engine.calls import Counted, End, Opening, begin_relayed, count_ends
+from qworker.engine.calls import End, GroupPart, RelayProgress, begin_relayed, count_ends
 from qworker.engine.command import Brief, Command
 from qworker.engine.index import announce
 from qworker.engine.outbox import (
     PAGE,
     AnyEntry,
-    Entry,
     Notice,
-    Page,
+    OutboxMessage,
+    OutboxPage,
     accept,
     destinations,
     forward,
@@ -53,7 +53,7 @@ def outboxes_of(keys: QueueKeys) -> Generator[Command[Any], Any, list[Outbox]]:
     """Measure the outboxes of a queue (or shard) that are not empty."""
     found = []
     for name in (yield destinations(keys)):
-        page: Page = yield forward(keys, name, count=1)
+        page: OutboxPage = yield forward(keys, name, count=1)
         if page.entries:
             age_ms = max(0, page.now_ms - page.entries[0].written_ms)
             found.append(Outbox(name, page.left, age_ms / 1000))
@@ -89,7 +89,7 @@ def relay(
     for name in (yield destinations(keys)):
         # The first shard exists in any division of the queue, so a repetition finds what was stored before.
         target = QueueKeys(namespace, name)
-        page: Page = yield forward(keys, name, count=entries)
+        page: OutboxPage = yield forward(keys, name, count=entries)
         done = 0
         while page.entries and done != pages:
             stored = yield from _store(target, page)
@@ -126,33 +126,33 @@ class _Stored:
     problem: QworkerError | None = None
 
 
-def _store(target: QueueKeys, page: Page) -> Plan[_Stored]:
+def _store(target: QueueKeys, page: OutboxPage) -> Plan[_Stored]:
     """Store entries, until one is refused."""
     stored = _Stored()
     for _, run in groupby(page.entries, key=_together):
         left: list[Any] = [*run]
         while left:
             try:
-                done: int | Counted = yield _command(target, page.lane, left)
+                done: int | RelayProgress = yield _command(target, page.lane, left)
             except QworkerError as error:
                 stored.problem = error
                 return stored
-            stored.number = done.number if isinstance(done, Counted) else done
-            stored.follows |= isinstance(done, Counted) and done.follows
+            stored.number = done.number if isinstance(done, RelayProgress) else done
+            stored.follows |= isinstance(done, RelayProgress) and done.follows
             left = [entry for entry in left if entry.number > stored.number]
     return stored
 
 
 def _together(entry: AnyEntry) -> tuple[type, int]:
     """What entries have in common that one call stores: messages of one priority; groups begin one by one."""
-    if isinstance(entry, Opening):
-        return Opening, entry.number
-    return type(entry), entry.priority if isinstance(entry, Entry) else 0
+    if isinstance(entry, GroupPart):
+        return GroupPart, entry.number
+    return type(entry), entry.priority if isinstance(entry, OutboxMessage) else 0
 
 
 def _command(target: QueueKeys, lane: str, entries: Sequence[Any]) -> Command[Any]:
     first: AnyEntry = entries[0]
-    if isinstance(first, Entry):
+    if isinstance(first, OutboxMessage):
         return accept(target, lane, entries)
     if isinstance(first, Notice):
         return tell(target, lane, entries)

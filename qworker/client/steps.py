@@ -25,11 +25,11 @@ from qworker.wire.envelope import tail
 from qworker.wire.keyring import Keyring
 
 __all__ = [
+    "ChainStep",
     "Fan",
+    "MessageWriter",
     "Past",
     "Sending",
-    "Step",
-    "Writer",
     "end_flag",
     "following",
     "groups_of",
@@ -51,7 +51,7 @@ _WITH_PAST: Final = 65_536
 _Ms = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
-class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChainStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that follows another one, whose value is its first argument. `args` are those after it, or all if `whole`.
 
     Times in ms, None for the queue's. `keep_ms` is set for the last step, if the result of the chain is kept. `group`
@@ -83,8 +83,8 @@ class Fan(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     policy: Policy
-    members: list[list[Step]]
-    callback: Step
+    members: list[list[ChainStep]]
+    callback: ChainStep
     cancel_rest: bool = False
 
 
@@ -101,7 +101,7 @@ class Past(msgspec.Struct, frozen=True, array_like=True):
 class _Chained(msgspec.Struct):
     """The part of a body that names the steps which follow."""
 
-    then: list[Step] = []
+    then: list[ChainStep] = []
 
 
 class _Followed(msgspec.Struct):
@@ -115,7 +115,7 @@ _FOLLOWED: Final = msgspec.json.Decoder(_Followed)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Writer(Struct, frozen=True):
+class MessageWriter(Struct, frozen=True):
     """Writes messages of a namespace; `sending` is the middleware, `trace` of the call that they come of."""
 
     namespace: str
@@ -125,8 +125,8 @@ class Writer(Struct, frozen=True):
 
     def message(
         self,
-        step: Step,
-        rest: Sequence[Step],
+        step: ChainStep,
+        rest: Sequence[ChainStep],
         value: bytes | None = None,
         *,
         gather: str = "",
@@ -176,12 +176,12 @@ class Writer(Struct, frozen=True):
         return NewMessage(step.id, tail(body, flags), group=step.group)
 
 
-def with_steps(body: bytes, steps: Sequence[Step]) -> bytes:
+def with_steps(body: bytes, steps: Sequence[ChainStep]) -> bytes:
     """Add the steps that follow to the body of a call."""
     return body[:-1] + b',"then":' + _encode(steps) + b"}" if steps else body
 
 
-def steps_after(body: bytes) -> list[Step]:
+def steps_after(body: bytes) -> list[ChainStep]:
     """Read the steps that follow a call, as its body names them; none of a body that is not a call."""
     try:
         return _CHAINED.decode(body).then
@@ -189,7 +189,7 @@ def steps_after(body: bytes) -> list[Step]:
         return []
 
 
-def following(body: bytes) -> list[Step]:
+def following(body: bytes) -> list[ChainStep]:
     """Read the steps that follow a call, a group of calls as its callback; none of a body that is not a call."""
     return [
         step.fan.callback if step.fan else step for step in steps_after(body) if step.join is None
@@ -204,7 +204,7 @@ def past_of(body: bytes) -> list[Past]:
         return []
 
 
-def groups_of(steps: Sequence[Step]) -> list[tuple[str, str]]:
+def groups_of(steps: Sequence[ChainStep]) -> list[tuple[str, str]]:
     """Queue and group of the messages of steps that have one: they are sent without a choice of the shard."""
     found = []
     for step in steps:
@@ -216,7 +216,7 @@ def groups_of(steps: Sequence[Step]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
-def queues_of(steps: Sequence[Step]) -> Iterator[str]:
+def queues_of(steps: Sequence[ChainStep]) -> Iterator[str]:
     """Yield the queues of the messages of steps."""
     for step in steps:
         if step.fan is None:
@@ -227,7 +227,7 @@ def queues_of(steps: Sequence[Step]) -> Iterator[str]:
                 yield from queues_of(chain)
 
 
-def _ends(task: str, rest: Sequence[Step]) -> dict[str, str]:
+def _ends(task: str, rest: Sequence[ChainStep]) -> dict[str, str]:
     """Write the flags that say where the end of a message of this task is announced."""
     if not rest:
         return {}
@@ -238,7 +238,7 @@ def _ends(task: str, rest: Sequence[Step]) -> dict[str, str]:
     return {"j": end_flag(task, rest)}
 
 
-def end_flag(task: str, steps: Sequence[Step]) -> str:
+def end_flag(task: str, steps: Sequence[ChainStep]) -> str:
     """Write the flag j of a step of this task: where the end of its chain is announced, see `lua/lib/ends.lua`."""
     last = steps[-1].fan.callback if steps[-1].fan else steps[-1]
     return f"{last.queue}:{last.id}:{last.keep_ms}:{task}" if last.keep_ms else "-"

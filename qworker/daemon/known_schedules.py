@@ -24,7 +24,7 @@ from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import QueueKeys
 from qworker.wire.schedule import StoredSchedule
 
-__all__ = ["READ_S", "Job", "KnownSchedules", "note"]
+__all__ = ["READ_S", "KnownSchedule", "KnownSchedules", "note"]
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +36,7 @@ AHEAD_MS: Final = 3_600_000
 
 
 @dataclass(slots=True)
-class Job:
+class KnownSchedule:
     """A schedule as this reaper remembers it."""
 
     keys: QueueKeys
@@ -68,14 +68,14 @@ class KnownSchedules:
         self._clustered = clustered
         self._clock = clock
         self._throttle = throttle
-        self.jobs: dict[tuple[str, str], Job] = {}
+        self.jobs: dict[tuple[str, str], KnownSchedule] = {}
         #: Queues that have schedules, by name.
         self._scheduled: dict[str, QueueKeys] = {}
         #: App → when a worker of it was seen last, ms.
         self._owners: dict[str, int] = {}
         self._read_at = float("-inf")
 
-    def due(self, now_ms: int) -> list[Job]:
+    def due(self, now_ms: int) -> list[KnownSchedule]:
         """Return the schedules that are due, the longest due first."""
         due = [job for job in self.jobs.values() if job.due_ms <= now_ms]
         return sorted(due, key=lambda job: job.due_ms)
@@ -100,7 +100,7 @@ class KnownSchedules:
         scheduled |= {keys.queue: keys for keys in find_scheduled(self._execute, others)}
         if scheduled:
             self._read_owners()
-        jobs: dict[tuple[str, str], Job] = {}
+        jobs: dict[tuple[str, str], KnownSchedule] = {}
         self._scheduled = {}
         for keys in scheduled.values():
             of_queue = dict(self._jobs_of(keys, tick))
@@ -110,7 +110,9 @@ class KnownSchedules:
         self.jobs = jobs
         self._read_at = now
 
-    def _jobs_of(self, keys: QueueKeys, tick: Tick) -> Iterator[tuple[tuple[str, str], Job | None]]:
+    def _jobs_of(
+        self, keys: QueueKeys, tick: Tick
+    ) -> Iterator[tuple[tuple[str, str], KnownSchedule | None]]:
         """Yield the schedules of a queue; None for those that do not fire now."""
         try:
             stored = read_schedules(self._execute, keys)
@@ -146,7 +148,7 @@ class KnownSchedules:
             if self._throttle.admit("owners") is not None:
                 _log.warning("owners_unread", problem=str(error))
 
-    def _is_orphaned(self, job: Job, now_ms: int) -> bool:
+    def _is_orphaned(self, job: KnownSchedule, now_ms: int) -> bool:
         seen_ms = self._owners.get(job.stored.app)
         if seen_ms is None or now_ms - seen_ms <= ORPHANED_MS:
             return False
@@ -160,7 +162,7 @@ class KnownSchedules:
 
     def _new_job(
         self, keys: QueueKeys, name: str, value: bytes, fired_ms: int | None, tick: Tick
-    ) -> Job | None:
+    ) -> KnownSchedule | None:
         try:
             stored = StoredSchedule.parse(value)
             schedule = parse_schedule(stored.spec)
@@ -172,10 +174,10 @@ class KnownSchedules:
             return None
         # Without a valid last slot it begins now, as if it had just been registered.
         last_ms = tick.now_ms if fired_ms is None else fired_ms
-        return Job(keys, name, value, stored, schedule, last_ms, due_ms=0)
+        return KnownSchedule(keys, name, value, stored, schedule, last_ms, due_ms=0)
 
 
-def note(event: str, job: Job, **fields: object) -> None:
+def note(event: str, job: KnownSchedule, **fields: object) -> None:
     """Log an event of a schedule."""
     expected = event in ("schedule_fired", "schedule_waits") or "running" in fields
     level = _log.info if expected else _log.warning

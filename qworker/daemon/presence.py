@@ -22,7 +22,7 @@ from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import leaving_key, reapers_key
 from qworker.wire.presence import AHEAD_MS
 
-__all__ = ["FORGOTTEN_MS", "Presence", "reaper_name"]
+__all__ = ["FORGOTTEN_MS", "ReaperPresence", "reaper_name"]
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ def reaper_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(2)}"
 
 
-class Presence:
+class ReaperPresence:
     """Keeps one reaper on the list."""
 
     def __init__(

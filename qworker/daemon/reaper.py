@@ -19,7 +19,7 @@ from qworker.client.execute.recurring import AWAY, RecurringCalls
 from qworker.client.execute.sync import Client
 from qworker.daemon.journal_shedding import JournalShedding
 from qworker.daemon.moving import Moving
-from qworker.daemon.presence import Presence, reaper_name
+from qworker.daemon.presence import ReaperPresence, reaper_name
 from qworker.daemon.problems import Problems
 from qworker.daemon.pruning import Pruning
 from qworker.daemon.registry import Registry
@@ -79,7 +79,9 @@ class Reaper:
         self._clock = clock
         masters = client.factory.masters
         self.registry = Registry(self._calls.execute, namespace, masters, clock=clock)
-        self.presence = Presence(self._calls.execute, namespace, name or reaper_name(), clock=clock)
+        self.presence = ReaperPresence(
+            self._calls.execute, namespace, name or reaper_name(), clock=clock
+        )
         clustered = client.factory.clustered
         self.scheduler = Scheduler(
             self._calls.execute, client.ids, namespace=namespace, clustered=clustered, clock=clock

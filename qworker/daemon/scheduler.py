@@ -15,7 +15,7 @@ import structlog
 
 from qworker.client.execute.protocol import Execute
 from qworker.client.execute.recurring import AWAY
-from qworker.daemon.known_schedules import Job, KnownSchedules, note
+from qworker.daemon.known_schedules import KnownSchedule, KnownSchedules, note
 from qworker.daemon.slots import due_slots
 from qworker.daemon.tick import Tick
 from qworker.engine.fire import Fired, Rule, fire, skip
@@ -98,7 +98,7 @@ class Scheduler:
 
     # -- firing --------------------------------------------------------------------------------
 
-    def _fire(self, job: Job, tick: Tick, now_ms: int | None) -> None:
+    def _fire(self, job: KnownSchedule, tick: Tick, now_ms: int | None) -> None:
         slots, skipped_ms = due_slots(job.schedule, job.fired_ms, tick.now_ms)
         if skipped_ms is not None:
             command = skip(job.keys, job.name, skipped_ms, job.value, now_ms=now_ms)
@@ -126,7 +126,7 @@ class Scheduler:
         job.due_ms = job.schedule.next_after_ms(tick.now_ms)
 
     def _fire_slot(
-        self, job: Job, slot_ms: int, now_ms: int | None, overlap: str | None = None
+        self, job: KnownSchedule, slot_ms: int, now_ms: int | None, overlap: str | None = None
     ) -> Fired:
         chosen = overlap or ("skip" if job.schedule.overlap == "skip" else "queue")
         alone = job.schedule.overlap != "allow"
@@ -146,7 +146,7 @@ class Scheduler:
             )
         )
 
-    def _skips(self, job: Job, holder: str, slot_ms: int, now_ms: int | None) -> bool:
+    def _skips(self, job: KnownSchedule, holder: str, slot_ms: int, now_ms: int | None) -> bool:
         """Say whether a slot is dropped for the message of an earlier one; if that runs, cancel it where wished.
 
         One that still waits to run does the slot's work: cancelled each time, none would ever start.
@@ -163,7 +163,7 @@ class Scheduler:
         note("schedule_cancelled", job, slot_ms=slot_ms, running=holder)
         return False
 
-    def _waits(self, job: Job, holder: str, slot_ms: int, tick: Tick) -> None:
+    def _waits(self, job: KnownSchedule, holder: str, slot_ms: int, tick: Tick) -> None:
         """Look for the end of the earlier message again, a second later."""
         job.due_ms = tick.now_ms + LOOK_MS
         if (suppressed := self._throttle.admit(f"waits {job.keys.queue} {job.name}")) is not None:
@@ -181,7 +181,7 @@ class Scheduler:
                     return True
         return False
 
-    def _refused(self, job: Job, error: Exception, tick: Tick) -> None:
+    def _refused(self, job: KnownSchedule, error: Exception, tick: Tick) -> None:
         tick.errors += 1
         if (suppressed := self._throttle.admit(f"refused {job.keys.queue} {job.name}")) is not None:
             note("schedule_refused", job, problem=str(error), held_back=suppressed)

@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Callable, MutableMapping
 
-__all__ = ["Notifier"]
+__all__ = ["SystemdNotifier"]
 
 
-class Notifier:
+class SystemdNotifier:
     """Sends states to systemd; does nothing without systemd. Never raises."""
 
     def __init__(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from qworker.demo.history import History
-    from qworker.demo.outcome import Outcome
-    from qworker.demo.view import View
+    from qworker.demo.outcome import DemoResult
+    from qworker.demo.view import DemoOutput
 
 __all__ = ["INTERRUPTED", "run_demo"]
 
@@ -82,7 +82,7 @@ def run_demo(
         return INTERRUPTED
 
 
-def _print_json(outcome: Outcome, history: History | None) -> None:
+def _print_json(outcome: DemoResult, history: History | None) -> None:
     """Print the outcome as one line of JSON; with a history the history, which holds the outcome as `demo`."""
     document = outcome.document()
     if history is not None:
@@ -90,7 +90,7 @@ def _print_json(outcome: Outcome, history: History | None) -> None:
     print(json.dumps(document), flush=True)  # noqa: T201
 
 
-def _conclude(view: View, outcome: Outcome, store: PrivateStore, *, keep: bool) -> None:
+def _conclude(view: DemoOutput, outcome: DemoResult, store: PrivateStore, *, keep: bool) -> None:
     index = outcome.index
     if outcome.stopped:
         view.say(f"{outcome.stopped}; the workers are stopped, nothing is left running", "bad")

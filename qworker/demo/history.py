@@ -11,7 +11,7 @@ from qworker.demo.app import NAMESPACE, QUEUES, app
 from qworker.errors import InvalidOptionError
 
 if TYPE_CHECKING:
-    from qworker.demo.view import View
+    from qworker.demo.view import DemoOutput
     from qworker.pipeline.jobs.audit import AuditResult
 
 __all__ = ["History", "check_history", "make_history"]
@@ -70,7 +70,7 @@ def check_history(directory: Path) -> None:
     find_java()
 
 
-def make_history(url: str, directory: Path, view: View) -> History:
+def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     """Archive, report on and audit the journals of the demo's queues. Raises what Spark raises."""
     from qworker.pipeline.jobs.archive import archive, read_archive
     from qworker.pipeline.jobs.audit import Window

@@ -9,11 +9,11 @@ from typing import Any
 from qworker.demo.account import Account
 from qworker.demo.results import Index
 
-__all__ = ["Outcome"]
+__all__ = ["DemoResult"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """The result of a run. `stopped`: why it ended early, or ''. `seconds`: from the first send to the last settle."""
 
     account: Account

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qworker.consumer.supervisor.supervisor import Supervisor
     from qworker.engine.inspect import Inspection
 
-__all__ = ["TASKS", "Snapshot", "TaskProgress", "WorkerProgress", "take_snapshot"]
+__all__ = ["TASKS", "DemoProgress", "TaskProgress", "WorkerProgress", "take_snapshot"]
 
 #: The tasks in the order in which a file passes through them; each has its own queue.
 TASKS: Final = (index_file, check_file, total)
@@ -45,7 +45,7 @@ class WorkerProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DemoProgress:
     """The progress `elapsed_s` after the first send. `stored`: messages that are not done."""
 
     elapsed_s: float
@@ -76,10 +76,10 @@ class Snapshot:
 
 def take_snapshot(
     elapsed_s: float, queues: Mapping[str, Inspection], supervisor: Supervisor | None
-) -> Snapshot:
+) -> DemoProgress:
     """Combine the server's counters with the boards of the workers."""
     names = sorted(task.name for task in TASKS)
-    return Snapshot(
+    return DemoProgress(
         elapsed_s,
         tuple(_task(task.name, queues[task.queue].stats) for task in TASKS),
         tuple(

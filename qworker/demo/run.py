@@ -22,8 +22,8 @@ from qworker.demo.app import (
     check_file,
     index_file,
 )
-from qworker.demo.outcome import Outcome
-from qworker.demo.progress import Snapshot, take_snapshot
+from qworker.demo.outcome import DemoResult
+from qworker.demo.progress import DemoProgress, take_snapshot
 from qworker.demo.results import Results
 from qworker.demo.sabotage import Kill, kill_worker
 from qworker.demo.stored import dead_keys, waiting_keys
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from qworker.client.execute.sync import Client
     from qworker.demo.sources import Sources
-    from qworker.demo.view import View
+    from qworker.demo.view import DemoOutput
     from qworker.store.embedded.store import PrivateStore
 
 __all__ = ["Demo"]
@@ -56,7 +56,7 @@ class Demo:
         self,
         store: PrivateStore,
         sources: Sources,
-        view: View,
+        view: DemoOutput,
         *,
         procs: int,
         journalled: bool = False,
@@ -76,7 +76,7 @@ class Demo:
                 self._client.execute(attributes.configure(app.queue(name).keys, {"journal": "all"}))
         self._begun = time.monotonic()
         self._ended: float | None = None
-        self._last: Snapshot | None = None
+        self._last: DemoProgress | None = None
         self._moved_at = time.monotonic()
         self._next_show = 0.0
         self._kill: Kill | None = None
@@ -167,7 +167,7 @@ class Demo:
             self._stopped = f"nothing was handled for {_STALLED_S:.0f} s"
             supervisor.stop()
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> DemoProgress:
         # In the order in which messages send others: if all are empty in this order, all stay empty.
         names = (index_file.queue, check_file.queue, *QUEUES)
         queues = {
@@ -215,10 +215,10 @@ class Demo:
 
     # -- the account ---------------------------------------------------------------------------
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> DemoResult:
         """Compare the messages sent with those handled, dead and, after a stop, still waiting."""
         seconds = (self._ended or time.monotonic()) - self._begun
-        return Outcome(
+        return DemoResult(
             account=self._account(),
             index=self._results.index(),
             files=len(self._sources.files),

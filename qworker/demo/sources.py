@@ -12,7 +12,7 @@ from typing import Final
 
 from qworker.errors import InvalidOptionError
 
-__all__ = ["Source", "Sources", "find_sources"]
+__all__ = ["SourceFile", "Sources", "find_sources"]
 
 #: Maximum files of an environment, so that the demo takes less than a minute; a PATH has no limit.
 MOST_FILES: Final = 5000
@@ -20,7 +20,7 @@ _NOT_SOURCE: Final = frozenset({"__pycache__", "site-packages", "dist-packages",
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceFile:
     """One file, and its name as a module below the directory: `asyncio.base_events`."""
 
     path: str
@@ -31,7 +31,7 @@ class Source:
 class Sources:
     """The files in order, the directories searched, and texts about files left out."""
 
-    files: tuple[Source, ...]
+    files: tuple[SourceFile, ...]
     roots: tuple[str, ...]
     left_out: tuple[str, ...]
 
@@ -42,12 +42,12 @@ def find_sources(path: str | os.PathLike[str] | None, *, most: int = MOST_FILES)
     Raises `InvalidOptionError` if `path` is not a directory, cannot be read, or holds no .py file.
     """
     roots = _environment() if path is None else [_directory(path)]
-    files: list[Source] = []
+    files: list[SourceFile] = []
     left_out: list[str] = []
     for root in roots:
         for file in _files_below(root, left_out):
             if file.isprintable():
-                files.append(Source(file, _module(root, file)))
+                files.append(SourceFile(file, _module(root, file)))
             else:
                 left_out.append(f"{file!a}: its name is not printable text")
     if path is not None and not files:

@@ -10,30 +10,30 @@ from typing import IO, TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from qworker.demo.outcome import Outcome
-    from qworker.demo.progress import Snapshot
+    from qworker.demo.outcome import DemoResult
+    from qworker.demo.progress import DemoProgress
 
-__all__ = ["PlainView", "TerminalView", "View", "choose_view"]
+__all__ = ["DemoOutput", "PlainView", "TerminalView", "choose_view"]
 
 #: Shortest interval between two plain lines of progress.
 _PLAIN_EVERY_S: Final = 2.0
 _BAR_WIDTH: Final = 36
 
 
-class View(Protocol):
+class DemoOutput(Protocol):
     """The output of the demo."""
 
     def say(self, text: str, tone: str = "") -> None:
         """Print a line; `tone` is "", "good", "bad", "dim" or "title"."""
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: DemoProgress) -> None:
         """Show the progress, in place of the last one."""
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: DemoResult | None) -> None:
         """Remove the live display, and print the table if there is an outcome."""
 
 
-def choose_view(*, stderr: bool) -> View:
+def choose_view(*, stderr: bool) -> DemoOutput:
     """Choose a live display if the terminal can draw one."""
     from rich.console import Console
 
@@ -57,7 +57,7 @@ class PlainView:
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: DemoProgress) -> None:
         """Write the progress, at most every 2 s."""
         if snapshot.elapsed_s < self._next_s:
             return
@@ -67,7 +67,7 @@ class PlainView:
             f"{snapshot.retried:,} retries, {snapshot.dead:,} dead"
         )
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: DemoResult | None) -> None:
         """Write the table."""
         if outcome is None:
             return
@@ -98,14 +98,14 @@ class TerminalView:
         for line in lines or [""]:
             self._console.print(Text(line, style=_STYLES.get(tone, "")), soft_wrap=True)
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: DemoProgress) -> None:
         """Draw the progress."""
         if not self._drawing:
             self._drawing = True
             self._live.start()
         self._live.update(_display(snapshot), refresh=True)
 
-    def end(self, outcome: Outcome | None) -> None:
+    def end(self, outcome: DemoResult | None) -> None:
         """Remove the display and print the table."""
         if self._drawing:
             self._drawing = False
@@ -117,7 +117,7 @@ class TerminalView:
 _STYLES: Final = {"good": "green", "bad": "bold red", "dim": "dim", "title": "bold"}
 
 
-def _display(snapshot: Snapshot) -> RenderableType:
+def _display(snapshot: DemoProgress) -> RenderableType:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -18,11 +18,11 @@ from qworker.wire.numbers import whole
 __all__ = [
     "NUMBERS_PER_MS",
     "Begun",
-    "Counted",
     "End",
-    "Opening",
+    "GroupPart",
+    "RelayProgress",
     "Values",
-    "Waiting",
+    "WaitingRun",
     "abandon",
     "begin",
     "begin_relayed",
@@ -48,7 +48,7 @@ class End(msgspec.Struct, frozen=True):
         return self.number // NUMBERS_PER_MS
 
 
-class Opening(msgspec.Struct, frozen=True):
+class GroupPart(msgspec.Struct, frozen=True):
     """A part of a group of calls that begins in another queue."""
 
     number: int
@@ -61,7 +61,7 @@ class Opening(msgspec.Struct, frozen=True):
         return self.number // NUMBERS_PER_MS
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingRun(msgspec.Struct, frozen=True):
     """A run that follows a group, and the delivery that begins the group for it: the run's index in a lease."""
 
     run_id: str
@@ -84,7 +84,7 @@ def begin(
     lane: str,
     number: int,
     *,
-    run: Waiting | None = None,
+    run: WaitingRun | None = None,
     now_ms: int | None = None,
 ) -> Command[Begun]:
     """Begin a group, or send its next members; a repeated number of the lane does nothing.
@@ -115,35 +115,35 @@ def begin(
     return Command(load_script("join"), names, args, decode)
 
 
-class Counted(msgspec.Struct, frozen=True):
+class RelayProgress(msgspec.Struct, frozen=True):
     """The number of the last entry that counts. `follows`: the queue may have outboxes to relay because of it."""
 
     number: int
     follows: bool
 
 
-def begin_relayed(keys: QueueKeys, lane: str, opening: Opening) -> Command[Counted]:
+def begin_relayed(keys: QueueKeys, lane: str, opening: GroupPart) -> Command[RelayProgress]:
     """Begin a group that an outbox holds."""
     command = begin(keys, opening.group_id.decode(), opening.spec, lane, opening.number)
 
-    def decode(reply: Any) -> Counted:
+    def decode(reply: Any) -> RelayProgress:
         command.decode(reply)
-        return Counted(opening.number, follows=True)
+        return RelayProgress(opening.number, follows=True)
 
     return Command(command.script, command.keys, command.args, decode)
 
 
 def count_ends(
     keys: QueueKeys, lane: str, ends: Sequence[End], *, now_ms: int | None = None
-) -> Command[Counted]:
+) -> Command[RelayProgress]:
     """Count the ends of members, in order. `lane` is empty for a repair."""
     args: list[Word] = [given(now_ms), lane, len(ends)]
     for end in ends:
         args += (end.number, end.group_id, end.member, end.words)
 
-    def decode(reply: Any) -> Counted:
+    def decode(reply: Any) -> RelayProgress:
         _, _, number, _, _, follows = accepted(reply, keys.queue, lane)
-        return Counted(int(number), follows=follows == 1)
+        return RelayProgress(int(number), follows=follows == 1)
 
     return Command(
         load_script("gather"), (*standard_keys(keys), keys.producers), tuple(args), decode

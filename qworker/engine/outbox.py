@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from qworker.engine.arguments import given
-from qworker.engine.calls import NUMBERS_PER_MS, End, Opening
+from qworker.engine.calls import NUMBERS_PER_MS, End, GroupPart
 from qworker.engine.command import Command, Word
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
@@ -18,9 +18,9 @@ from qworker.wire.keys import QueueKeys
 __all__ = [
     "PAGE",
     "AnyEntry",
-    "Entry",
     "Notice",
-    "Page",
+    "OutboxMessage",
+    "OutboxPage",
     "Unsent",
     "UnsentPage",
     "accept",
@@ -36,7 +36,7 @@ PAGE: Final = 100
 _LOOKED_AT: Final = 500
 
 
-class Entry(msgspec.Struct, frozen=True):
+class OutboxMessage(msgspec.Struct, frozen=True):
     """A message of an outbox. `delay` and `ttl` in ms, empty for those of its destination."""
 
     number: int
@@ -66,10 +66,10 @@ class Notice(msgspec.Struct, frozen=True):
         return self.number // NUMBERS_PER_MS
 
 
-AnyEntry = Entry | Notice | End | Opening
+AnyEntry = OutboxMessage | Notice | End | GroupPart
 
 
-class Page(msgspec.Struct, frozen=True):
+class OutboxPage(msgspec.Struct, frozen=True):
     """The next entries for a destination, and how many are left with them. `lane` is empty if there never was one."""
 
     now_ms: int
@@ -126,12 +126,12 @@ def forward(
     *,
     count: int = PAGE,
     now_ms: int | None = None,
-) -> Command[Page]:
+) -> Command[OutboxPage]:
     """Forget the entries of `lane` up to `number`, which the destination has stored, and read the next ones."""
 
-    def decode(reply: Any) -> Page:
+    def decode(reply: Any) -> OutboxPage:
         _, now, name, left, *entries = accepted(reply, keys.queue)
-        return Page(int(now), name.decode(), left, tuple(_entry(*entry) for entry in entries))
+        return OutboxPage(int(now), name.decode(), left, tuple(_entry(*entry) for entry in entries))
 
     return Command(
         load_script("forward"),
@@ -142,7 +142,7 @@ def forward(
 
 
 def accept(
-    keys: QueueKeys, lane: str, entries: Sequence[Entry], *, now_ms: int | None = None
+    keys: QueueKeys, lane: str, entries: Sequence[OutboxMessage], *, now_ms: int | None = None
 ) -> Command[int]:
     """Store entries of one priority, in order; returns the number of the last one that is stored.
 
@@ -200,10 +200,10 @@ def _entry(number: bytes, flat: Sequence[bytes]) -> AnyEntry:
     if b"join" in fields:
         return End(int(number), fields[b"join"], int(fields[b"member"]), fields[b"words"])
     if b"open" in fields:
-        return Opening(int(number), fields[b"open"], fields[b"spec"])
+        return GroupPart(int(number), fields[b"open"], fields[b"spec"])
     if b"result" in fields:
         return Notice(int(number), fields[b"result"], int(fields[b"keep"]), fields[b"words"])
-    return Entry(
+    return OutboxMessage(
         int(number),
         int(fields[b"priority"]),
         fields[b"delay"],

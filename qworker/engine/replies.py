@@ -20,7 +20,7 @@ from qworker.errors import (
     TooManyLimitsError,
 )
 from qworker.wire.groups import shown
-from qworker.wire.shards import Mark
+from qworker.wire.shards import ReshardMark
 
 __all__ = ["accepted", "accepted_id", "group_in_shards"]
 
@@ -70,7 +70,7 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
                 "limit", "has become one over several queues meanwhile", "try again"
             )
         case ["RESHARD", written]:
-            mark = Mark.parse(str(written).encode())
+            mark = ReshardMark.parse(str(written).encode())
             raise ShardDrainingError(queue, mark.active, mark.epoch)
         case ["EXISTS"]:
             raise QueueExistsError(queue)

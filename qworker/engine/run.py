@@ -19,10 +19,10 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = [
-    "Position",
+    "LoopPosition",
     "Recalled",
     "RunLook",
-    "Step",
+    "StepRecord",
     "keep_position",
     "look_at_runs",
     "recall_steps",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-class Step(msgspec.Struct, frozen=True):
+class StepRecord(msgspec.Struct, frozen=True):
     """A step of a run, to be recorded by the delivery that holds the message `index` of a lease.
 
     `keep_ms`: how long the state of a run is kept after its end, of a message that does not say so. `progress`:
@@ -48,10 +48,10 @@ class Step(msgspec.Struct, frozen=True):
     progress: bool = False
 
 
-class Position(msgspec.Struct, frozen=True):
+class LoopPosition(msgspec.Struct, frozen=True):
     """How far a loop of a run has come: the number of items that are `done`, and where to continue, as JSON.
 
-    Its delivery is given as for `Step`. `steps`: up to 1,000 steps of items that are done, which are forgotten.
+    Its delivery is given as for `StepRecord`. `steps`: up to 1,000 steps of items that are done, which are forgotten.
     """
 
     message_id: str
@@ -72,7 +72,7 @@ class Recalled(msgspec.Struct, frozen=True):
     whole: bool
 
 
-def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Command[bytes]:
+def record_step(keys: QueueKeys, step: StepRecord, *, now_ms: int | None = None) -> Command[bytes]:
     """Record a step; returns the value that counts, which is the first.
 
     Raises `LeaseLostError` if the lease does not hold the message any more, and `RunTooLargeError`.
@@ -106,7 +106,7 @@ def record_step(keys: QueueKeys, step: Step, *, now_ms: int | None = None) -> Co
 
 
 def keep_position(
-    keys: QueueKeys, position: Position, *, now_ms: int | None = None
+    keys: QueueKeys, position: LoopPosition, *, now_ms: int | None = None
 ) -> Command[int]:
     """Keep how far a loop has come; returns the number of items that counts: a greater one that was kept before.
 

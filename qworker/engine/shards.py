@@ -15,7 +15,7 @@ from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
 from qworker.errors import ShardsChangedError
 from qworker.wire.keys import QueueKeys
-from qworker.wire.shards import WHOLE, Mark, Shards
+from qworker.wire.shards import WHOLE, ReshardMark, Shards
 
 __all__ = [
     "Retired",
@@ -45,9 +45,9 @@ def have_attributes(queues: Sequence[QueueKeys]) -> Command[int]:
     return raw("EXISTS", *(keys.meta for keys in queues), decode=int)
 
 
-def read_mark(keys: QueueKeys) -> Command[Mark]:
+def read_mark(keys: QueueKeys) -> Command[ReshardMark]:
     """Read the mark of a shard other than the first."""
-    return raw("HGET", keys.meta, "shard", decode=Mark.parse)
+    return raw("HGET", keys.meta, "shard", decode=ReshardMark.parse)
 
 
 def common_meta(keys: QueueKeys) -> Command[dict[str, str]]:
@@ -90,7 +90,7 @@ def divide(
 
 
 def adopt(
-    keys: QueueKeys, mark: Mark, kept: int, *, now_ms: int | None = None
+    keys: QueueKeys, mark: ReshardMark, kept: int, *, now_ms: int | None = None
 ) -> Command[tuple[bool, Shards]]:
     """Give the queue the shards that a shard's mark names, if that mark is newer; returns as `divide`."""
     args = (given(now_ms), mark.active, max(kept, mark.active), mark.epoch)
@@ -103,7 +103,7 @@ def mark(
     attributes: Mapping[str, str] | None = None,
     *,
     now_ms: int | None = None,
-) -> Command[Mark]:
+) -> Command[ReshardMark]:
     """Open or close a shard to sends, as `shards` has it; returns the mark it has then: a newer one stays.
 
     `attributes` are for a new shard.
@@ -113,8 +113,8 @@ def mark(
     for name, value in (attributes or {}).items():
         words += (name, value)
 
-    def decode(reply: Any) -> Mark:
-        return Mark.parse(accepted(reply, keys.queue)[2])
+    def decode(reply: Any) -> ReshardMark:
+        return ReshardMark.parse(accepted(reply, keys.queue)[2])
 
     return Command(load_script("mark"), (keys.meta,), tuple(words), decode)
 

@@ -15,7 +15,7 @@ from qworker.client.inspect.walk import SortedSetWalk, StreamWalk
 from qworker.engine.calls import End, count_ends
 from qworker.engine.raw import raw
 from qworker.engine.repair import MAX_PAIRS, repair_join
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.reading import Spots, ask, lease_ids
 from qworker.wire.envelope import Envelope
 
@@ -65,7 +65,7 @@ def check_joins(
         for name, problem in zip(some, problems, strict=True):
             if problem:
                 where = f"calls {name.decode('utf-8', 'replace')}"
-                yield Damage(keys.queue, Kind.CALLS, where, _PROBLEMS[problem], repair)
+                yield Damage(keys.queue, DamageKind.CALLS, where, _PROBLEMS[problem], repair)
         yield from _shared_ids(client, keys, some)
 
 
@@ -81,7 +81,7 @@ def _shared_ids(client: Client, keys: QueueKeys, names: Sequence[bytes]) -> Iter
                     "a run and a group of calls have this id, which an earlier version gave to both: "
                     "they keep their results in one key, so a wait may get that of the other"
                 )
-                yield Damage(keys.queue, Kind.SHARED_ID, f"id {one}", text)
+                yield Damage(keys.queue, DamageKind.SHARED_ID, f"id {one}", text)
 
 
 class _Waiting:
@@ -130,12 +130,12 @@ def check_calls(
             text = (
                 f"it waits for {_named(gone)} whose messages are gone, so its callback is not sent"
             )
-            yield Damage(group.keys.queue, Kind.LOST_CALL, where, text, repair)
+            yield Damage(group.keys.queue, DamageKind.LOST_CALL, where, text, repair)
         if ended:
             if repair:
                 _count(client, group, ended, b"dead untold -\n")
             text = f"it waits for {_named(ended)} and was not told that they are dead letters"
-            yield Damage(group.keys.queue, Kind.UNTOLD_CALL, where, text, repair)
+            yield Damage(group.keys.queue, DamageKind.UNTOLD_CALL, where, text, repair)
 
 
 def _named(members: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.queue_ref import QueueRef
 from qworker.fsck.calls import check_calls, check_joins
 from qworker.fsck.counters import check_counters, check_lanes, check_uniques, is_queue
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.groups import check_groups
 from qworker.fsck.index import check_index, check_shards
 from qworker.fsck.layout import check_keys, check_leases
@@ -28,13 +28,13 @@ from qworker.wire.names import split_shard_name
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
 
-__all__ = ["Survey", "check", "check_queue", "survey"]
+__all__ = ["KeySurvey", "check", "check_queue", "survey"]
 
 #: Special characters of a pattern of SCAN.
 _GLOB: Final = re.compile(r"([\\*?\[\]])")
 
 
-class Survey:
+class KeySurvey:
     """Queues that have keys, and their leases when they were read: some are settled by now."""
 
     def __init__(self) -> None:
@@ -50,12 +50,12 @@ class Survey:
         return set(self.leases)
 
 
-def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> Survey:
+def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> KeySurvey:
     """Walk through the keys of the namespace, or of some queues and their shards.
 
     O(keys of the server), 1,000 per call.
     """
-    surveyed = Survey()
+    surveyed = KeySurvey()
     prefix = f"{namespace}:".encode()
     one = queues[0] if len(queues) == 1 else None
     escaped = _GLOB.sub(r"\\\1", namespace)
@@ -125,7 +125,7 @@ def check_queue(
     """Check one queue; `leases` are those of a survey."""
     broken = False
     for damage in check_keys(client, keys, leases, repair=repair):
-        broken |= damage.kind is Kind.WRONG_TYPE and not repair
+        broken |= damage.kind is DamageKind.WRONG_TYPE and not repair
         yield damage
     if broken:
         yield f"{keys.queue}: only its keys were checked, because keys of another type stop every script"

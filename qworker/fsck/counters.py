@@ -13,7 +13,7 @@ from qworker.engine.repair import (
     repair_unique,
 )
 from qworker.errors import InvalidNameError
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.reading import hash_pages, lease_ids
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue_or_shard
@@ -58,15 +58,15 @@ def check_counters(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator
 def _wrong(queue: str, name: str, value: str, right: str, *, repair: bool) -> Damage:
     if name == "level":
         text = f"messages wait on priorities that no worker receives: {value or 'none'} declared, {right} in use"
-        return Damage(queue, Kind.LEVEL, "meta levels", text, repair)
+        return Damage(queue, DamageKind.LEVEL, "meta levels", text, repair)
     if name == "journal":
         text = f"its next entry is {value}, its last was {right}"
-        return Damage(queue, Kind.JOURNAL, "journal", text, repair)
+        return Damage(queue, DamageKind.JOURNAL, "journal", text, repair)
     text = f"is {value or 'missing'}, should be {right}" if right else f"{value!a} is not a number"
     gone = (whole(value) or 0) - (whole(right) or 0) if name == "stored" and right else 0
     if gone > 0:
         text += f": {gone:,} stored messages are gone without a trace"
-    return Damage(queue, Kind.COUNTER, f"stats {name}", text, repair, max(0, gone))
+    return Damage(queue, DamageKind.COUNTER, f"stats {name}", text, repair, max(0, gone))
 
 
 def check_lanes(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Damage]:
@@ -83,7 +83,7 @@ def check_lanes(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[Da
                 problem = client.execute(repair_lane(keys, place, field, repair=repair))
                 if problem:
                     where = f"{name} {field.decode('utf-8', 'replace')}"
-                    yield Damage(keys.queue, Kind.LANE, where, _LANES[problem], repair)
+                    yield Damage(keys.queue, DamageKind.LANE, where, _LANES[problem], repair)
 
 
 def _is_dated(lane: bytes) -> bool:
@@ -112,7 +112,7 @@ def check_uniques(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[
                 if is_gone:
                     where = f"unique {key.decode('utf-8', 'replace')}"
                     text = f"its message is gone: {ascii(value[:40])[2:-1]}"
-                    yield Damage(keys.queue, Kind.UNIQUE, where, text, repair)
+                    yield Damage(keys.queue, DamageKind.UNIQUE, where, text, repair)
 
 
 def is_queue(name: str) -> bool:

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-__all__ = ["REMEDIES", "Damage", "Kind", "Remedy"]
+__all__ = ["REMEDIES", "Damage", "DamageKind", "Remedy"]
 
 
-class Kind(Enum):
+class DamageKind(Enum):
     """Kinds of damage."""
 
     WRONG_TYPE = "wrong type"
@@ -55,56 +55,60 @@ _WHO: Final = "find out which client writes into keys of qworker (ACL LOG, MONIT
 
 #: No repair deletes a message.
 REMEDIES: Final = {
-    Kind.WRONG_TYPE: Remedy("rename it out of the way", f"check its content; {_WHO}"),
-    Kind.EXPIRY: Remedy("remove the expiry", _WHO),
-    Kind.FOREIGN_LEASE: Remedy("bury it as foreign", _WHO),
-    Kind.UNNAMED_LEASE: Remedy("move its messages to the tail of ready", _WHO),
-    Kind.NO_DEADLINE: Remedy("give it the deadline of a lease received now"),
-    Kind.NO_MESSAGES: Remedy("remove the deadline"),
-    Kind.BAD_DEADLINE: Remedy("give it the deadline of a lease received now"),
-    Kind.FOREIGN_ITEM: Remedy("bury it as foreign, with its bytes", "qworker dead ls QUEUE"),
-    Kind.BAD_DUE_TIME: Remedy("make it due now"),
-    Kind.NO_ENVELOPE: Remedy("make one from the fields of the entry", "qworker dead ls QUEUE"),
-    Kind.TWO_PLACES: Remedy("remove the second copy"),
-    Kind.SAME_ID: Remedy(
+    DamageKind.WRONG_TYPE: Remedy("rename it out of the way", f"check its content; {_WHO}"),
+    DamageKind.EXPIRY: Remedy("remove the expiry", _WHO),
+    DamageKind.FOREIGN_LEASE: Remedy("bury it as foreign", _WHO),
+    DamageKind.UNNAMED_LEASE: Remedy("move its messages to the tail of ready", _WHO),
+    DamageKind.NO_DEADLINE: Remedy("give it the deadline of a lease received now"),
+    DamageKind.NO_MESSAGES: Remedy("remove the deadline"),
+    DamageKind.BAD_DEADLINE: Remedy("give it the deadline of a lease received now"),
+    DamageKind.FOREIGN_ITEM: Remedy("bury it as foreign, with its bytes", "qworker dead ls QUEUE"),
+    DamageKind.BAD_DUE_TIME: Remedy("make it due now"),
+    DamageKind.NO_ENVELOPE: Remedy(
+        "make one from the fields of the entry", "qworker dead ls QUEUE"
+    ),
+    DamageKind.TWO_PLACES: Remedy("remove the second copy"),
+    DamageKind.SAME_ID: Remedy(
         "bury the second under a new id", "qworker dead redrive QUEUE --reason duplicate"
     ),
-    Kind.COUNTER: Remedy(
+    DamageKind.COUNTER: Remedy(
         "correct it, and write off missing messages",
         "find out what deleted keys (ACL LOG, a failover, a DEL)",
     ),
-    Kind.LEVEL: Remedy("declare the level, so that it is received"),
-    Kind.JOURNAL: Remedy("continue the numbers after the last entry of the stream"),
-    Kind.LANE: Remedy("forget it, or date it now"),
-    Kind.UNIQUE: Remedy("free the key"),
-    Kind.GROUP: Remedy("count its slots and seat its messages again"),
-    Kind.SHARE: Remedy("divide its limit again, or remove the share", "qworker limit ls QUEUE"),
-    Kind.RUN: Remedy(
+    DamageKind.LEVEL: Remedy("declare the level, so that it is received"),
+    DamageKind.JOURNAL: Remedy("continue the numbers after the last entry of the stream"),
+    DamageKind.LANE: Remedy("forget it, or date it now"),
+    DamageKind.UNIQUE: Remedy("free the key"),
+    DamageKind.GROUP: Remedy("count its slots and seat its messages again"),
+    DamageKind.SHARE: Remedy(
+        "divide its limit again, or remove the share", "qworker limit ls QUEUE"
+    ),
+    DamageKind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",
         "start the run again under another id; find out what took its message (an ack without complete, a failover)",
     ),
-    Kind.CALLS: Remedy(
+    DamageKind.CALLS: Remedy(
         "list it, or end it: waits for its callback are told that it was discarded, and values go",
         "qworker calls ls QUEUE",
     ),
-    Kind.SHARED_ID: Remedy(
+    DamageKind.SHARED_ID: Remedy(
         "none: either may be in use",
         "end one of them (qworker workflow cancel, qworker calls cancel), and start it again under another id",
     ),
-    Kind.LOST_CALL: Remedy(
+    DamageKind.LOST_CALL: Remedy(
         "count these calls as discarded: the group continues by its policy",
         "find out what took their messages (an ack without complete, a failover, a DEL)",
     ),
-    Kind.UNTOLD_CALL: Remedy(
+    DamageKind.UNTOLD_CALL: Remedy(
         "count them as dead: the group continues by its policy",
         "check for missing rights (qworker acl); qworker calls ls QUEUE",
     ),
-    Kind.OUTBOX: Remedy("list it, so that a reaper relays it"),
-    Kind.UNREGISTERED: Remedy("write the queue into the index"),
-    Kind.BAD_NAME: Remedy("remove the entry"),
-    Kind.BAD_SHARDS: Remedy("keep the later of both divisions", "qworker queue shards QUEUE"),
-    Kind.LEFTOVER: Remedy("delete the rest: it holds no message"),
-    Kind.NO_QUEUE: Remedy("remove the entries"),
+    DamageKind.OUTBOX: Remedy("list it, so that a reaper relays it"),
+    DamageKind.UNREGISTERED: Remedy("write the queue into the index"),
+    DamageKind.BAD_NAME: Remedy("remove the entry"),
+    DamageKind.BAD_SHARDS: Remedy("keep the later of both divisions", "qworker queue shards QUEUE"),
+    DamageKind.LEFTOVER: Remedy("delete the rest: it holds no message"),
+    DamageKind.NO_QUEUE: Remedy("remove the entries"),
 }
 
 
@@ -117,7 +121,7 @@ class Damage:
     """
 
     queue: str
-    kind: Kind
+    kind: DamageKind
     where: str
     problem: str
     repaired: bool = False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from qworker.engine.repair import repair_groups, repair_seats
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.wire.groups import shown
 from qworker.wire.keys import QueueKeys
 
@@ -23,7 +23,7 @@ def check_groups(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[D
         after, lost = client.execute(repair_seats(keys, after, repair=repair))
         for message_id in lost:
             text = "it waits in no group, so no worker would receive it"
-            yield Damage(keys.queue, Kind.GROUP, f"message {message_id}", text, repair)
+            yield Damage(keys.queue, DamageKind.GROUP, f"message {message_id}", text, repair)
         if not after:
             break
     cursor, seen = "0", set()
@@ -33,7 +33,7 @@ def check_groups(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[D
             if problem not in seen:
                 seen.add(problem)
                 where = f"group {shown(problem.group)}"
-                yield Damage(keys.queue, Kind.GROUP, where, f"{problem.words}", repair)
+                yield Damage(keys.queue, DamageKind.GROUP, where, f"{problem.words}", repair)
         if large:
             yield f"{keys.queue}: the slots of its groups were not counted: they are more than a script may read"
         if cursor == "0":

@@ -14,11 +14,11 @@ from qworker.engine import shards as commands
 from qworker.engine.index import announce, names, withdraw
 from qworker.engine.inspect import Inspection, inspect
 from qworker.errors import BrokenQueueError, ServerError, concerns_the_call
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.reading import ask
 from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.names import split_shard_name
-from qworker.wire.shards import UNMARKED, WHOLE, Mark, Shards
+from qworker.wire.shards import UNMARKED, WHOLE, ReshardMark, Shards
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
@@ -47,7 +47,7 @@ def check_index(
             # On the same node of a Cluster, and within the rights to the namespace.
             aside = f"{namespace}:aside:{{{index}}}:{ask(client, 'TIME')[0].decode()}"
             ask(client, "RENAMENX", index, aside)
-        yield Damage("", Kind.WRONG_TYPE, index, f"is a {kind}, must be a hash", repair)
+        yield Damage("", DamageKind.WRONG_TYPE, index, f"is a {kind}, must be a hash", repair)
         if not repair:
             return
     listed: set[str] = set()
@@ -75,7 +75,7 @@ def check_index(
             text = (
                 "is not in the index: tools and reapers do not see it until a reaper scans all keys"
             )
-            yield Damage(name, Kind.UNREGISTERED, "queues", text, repair)
+            yield Damage(name, DamageKind.UNREGISTERED, "queues", text, repair)
 
 
 def _bad_names(client: Client, index: str, *, repair: bool) -> Iterator[Damage]:
@@ -87,13 +87,13 @@ def _bad_names(client: Client, index: str, *, repair: bool) -> Iterator[Damage]:
             ask(client, "HDEL", index, *bad)
         for field in islice(bad, max(0, _LISTED - number)):
             where = f"queues {field[:80].decode('utf-8', 'replace')}"
-            yield Damage("", Kind.BAD_NAME, where, "is not a name of a queue", repair)
+            yield Damage("", DamageKind.BAD_NAME, where, "is not a name of a queue", repair)
         number += len(bad)
         if cursor == b"0":
             break
     if number > _LISTED:
         text = f"{number - _LISTED:,} more entries are not names of queues"
-        yield Damage("", Kind.BAD_NAME, "queues", text, repair)
+        yield Damage("", DamageKind.BAD_NAME, "queues", text, repair)
 
 
 def _without_keys(
@@ -109,7 +109,7 @@ def _without_keys(
             client.execute(withdraw(namespace, gone[first : first + _AT_ONCE]))
     more = f" and {len(gone) - _LISTED:,} more" if len(gone) > _LISTED else ""
     text = f"{', '.join(gone[:_LISTED])}{more} have no keys"
-    yield Damage("", Kind.NO_QUEUE, "queues", text, repair)
+    yield Damage("", DamageKind.NO_QUEUE, "queues", text, repair)
 
 
 def check_shards(
@@ -170,11 +170,11 @@ class _Shards:
         if problem:
             if self._repair:
                 division = self._right(division, latest)
-            yield Damage(self._name, Kind.BAD_SHARDS, "meta shards", problem, self._repair)
+            yield Damage(self._name, DamageKind.BAD_SHARDS, "meta shards", problem, self._repair)
         for number in self._numbers:
             yield from self._one(number, marks[number], seen[number], division)
 
-    def _right(self, division: Shards, latest: Mark) -> Shards:
+    def _right(self, division: Shards, latest: ReshardMark) -> Shards:
         """Keep the latest division that a shard knows, else the readable part of the queue's own."""
         keys = self._queue.keys
         if latest.epoch > division.epoch:
@@ -196,9 +196,11 @@ class _Shards:
             if self._repair:
                 self._client.run(remove(shard))
             text = f"queue {self._name} is gone and left this shard, which holds no message"
-            yield Damage(shard.keys.queue, Kind.LEFTOVER, "meta", text, self._repair)
+            yield Damage(shard.keys.queue, DamageKind.LEFTOVER, "meta", text, self._repair)
 
-    def _one(self, number: int, mark: Mark, seen: Inspection, division: Shards) -> Iterator[Damage]:
+    def _one(
+        self, number: int, mark: ReshardMark, seen: Inspection, division: Shards
+    ) -> Iterator[Damage]:
         shard = self._queue.shard_of(number)
         name = shard.keys.queue
         if number >= division.kept and _holds_messages(seen):
@@ -207,7 +209,7 @@ class _Shards:
                 kept = max(now.kept, number + 1)
                 self._client.execute(commands.divide(self._queue.keys, now, now.active, kept))
             text = f"has messages, but queue {self._name} lists {division.kept} shards"
-            yield Damage(name, Kind.BAD_SHARDS, "meta shard", text, self._repair)
+            yield Damage(name, DamageKind.BAD_SHARDS, "meta shard", text, self._repair)
         elif mark.open != (number < division.active) and mark.epoch < division.epoch:
             if self._repair:
                 self._client.execute(commands.mark(shard.keys, division))
@@ -216,12 +218,12 @@ class _Shards:
                 if mark.open
                 else "accepts no messages, but its queue sends there"
             )
-            yield Damage(name, Kind.BAD_SHARDS, "meta shard", text, self._repair)
+            yield Damage(name, DamageKind.BAD_SHARDS, "meta shard", text, self._repair)
 
     def _inspect(self, number: int) -> Inspection:
         return self._client.execute(inspect(self._queue.shard_of(number).keys))
 
-    def _mark(self, number: int) -> Mark:
+    def _mark(self, number: int) -> ReshardMark:
         return self._client.execute(commands.read_mark(self._queue.shard_of(number).keys))
 
     def _now_ms(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.inspect.walk import SortedSetWalk
 from qworker.engine.repair import repair_key, repair_lease
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ __all__ = ["check_keys", "check_leases"]
 
 _LEASE_KINDS: Final = {
     "no_deadline": (
-        Kind.NO_DEADLINE,
+        DamageKind.NO_DEADLINE,
         "messages without a deadline: no reaper would take them back",
     ),
-    "no_messages": (Kind.NO_MESSAGES, "a deadline without messages"),
-    "deadline": (Kind.BAD_DEADLINE, "a deadline that no receive would write"),
-    "no_lease": (Kind.FOREIGN_LEASE, "is not a lease, but has a deadline"),
-    "unnamed": (Kind.UNNAMED_LEASE, "messages in a lease with an invalid id"),
+    "no_messages": (DamageKind.NO_MESSAGES, "a deadline without messages"),
+    "deadline": (DamageKind.BAD_DEADLINE, "a deadline that no receive would write"),
+    "no_lease": (DamageKind.FOREIGN_LEASE, "is not a lease, but has a deadline"),
+    "unnamed": (DamageKind.UNNAMED_LEASE, "messages in a lease with an invalid id"),
 }
 
 
@@ -42,10 +42,10 @@ def check_keys(
         problem, value = client.execute(repair_key(keys, key, aside, kind, repair=repair))
         if problem == "type":
             text = f"is a {value}, must be a {kind}" + (f"; it is {aside} now" if repair else "")
-            yield Damage(keys.queue, Kind.WRONG_TYPE, part, text, repair)
+            yield Damage(keys.queue, DamageKind.WRONG_TYPE, part, text, repair)
         elif problem:
             text = f"Redis deletes it in {int(value) / 1000:.0f} s: it has an expiry"
-            yield Damage(keys.queue, Kind.EXPIRY, part, text, repair)
+            yield Damage(keys.queue, DamageKind.EXPIRY, part, text, repair)
 
 
 def check_leases(
@@ -71,7 +71,7 @@ def _lease(client: Client, keys: QueueKeys, name: bytes, *, repair: bool) -> Ite
     # One call takes only a part of an unnamed lease.
     while repair and problem == "unnamed" and client.execute(command) == problem:
         pass
-    place = "unacked" if kind in (Kind.FOREIGN_LEASE, Kind.NO_MESSAGES) else "lease"
+    place = "unacked" if kind in (DamageKind.FOREIGN_LEASE, DamageKind.NO_MESSAGES) else "lease"
     yield Damage(keys.queue, kind, f"{place}:{name.decode('utf-8', 'replace')}", text, repair)
 
 

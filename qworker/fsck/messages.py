@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.engine.repair import Spot, repair_item, repair_twice
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.reading import Spots
-from qworker.wire.envelope import Envelope, kind_of
-from qworker.wire.envelope import Kind as ItemKind
+from qworker.wire.envelope import Envelope, ItemKind, kind_of
 from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ _PARTS: Final = 256
 _MASK: Final = (1 << 64) - 1
 _MAX_SCORE: Final = 2.0**53
 _ITEM_KINDS: Final = {
-    "foreign": (Kind.FOREIGN_ITEM, "not a message that a consumer could take"),
-    "score": (Kind.BAD_DUE_TIME, "delayed until a time that no send would write"),
-    "letter": (Kind.NO_ENVELOPE, "a dead letter without a message"),
+    "foreign": (DamageKind.FOREIGN_ITEM, "not a message that a consumer could take"),
+    "score": (DamageKind.BAD_DUE_TIME, "delayed until a time that no send would write"),
+    "letter": (DamageKind.NO_ENVELOPE, "a dead letter without a message"),
 }
 #: Which of two copies stays: the one that a worker holds, else the one that is next to be delivered.
 _RANKS: Final = {"lease": 0, "suspect": 1, "delayed": 3, "dead": 4}
@@ -110,10 +109,10 @@ def check_duplicates(
             name = message_id.decode()
             where = f"{stays.text()} and {goes.text()}"
             if problem == "copy":
-                yield Damage(keys.queue, Kind.TWO_PLACES, where, f"message {name}", repair)
+                yield Damage(keys.queue, DamageKind.TWO_PLACES, where, f"message {name}", repair)
             else:
                 text = f"two messages have the id {name}"
-                yield Damage(keys.queue, Kind.SAME_ID, where, text, repair)
+                yield Damage(keys.queue, DamageKind.SAME_ID, where, text, repair)
 
 
 def _pairs(spots: Sequence[Spot]) -> Iterator[tuple[Spot, Spot]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.inspect.runs import LOST, statuses
 from qworker.client.inspect.walk import SortedSetWalk
 from qworker.engine.repair import MAX_PAIRS, repair_run
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.reading import ask, lease_ids
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import QueueKeys
@@ -50,7 +50,7 @@ def check_runs(client: Client, queue: QueueRef, *, repair: bool) -> Iterator[Dam
                     text = (
                         "its message is gone, so it never ends, and waits for its result do not end"
                     )
-                    yield Damage(keys.queue, Kind.RUN, f"run {name}", text, repair)
+                    yield Damage(keys.queue, DamageKind.RUN, f"run {name}", text, repair)
 
 
 def check_outboxes(
@@ -71,4 +71,4 @@ def check_outboxes(
             ask(client, "HSETNX", keys.out, destination, f"out-{new_lane_id()} {number}")
         text = "no reaper relays it: the queue's list of outboxes has lost it"
         where = f"out:{destination[:80].decode('utf-8', 'replace')}"
-        yield Damage(keys.queue, Kind.OUTBOX, where, text, repair)
+        yield Damage(keys.queue, DamageKind.OUTBOX, where, text, repair)

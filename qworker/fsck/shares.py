@@ -16,7 +16,7 @@ from qworker.client.manage.sharing import change
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shares import TAKEN_AWAY, share
 from qworker.errors import ServerError, server_refused
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -52,7 +52,7 @@ def check_shares(
     for shard, name in sorted(still.keys() & found.keys()):
         if repair:
             _repair(client, namespace, shard, name, known.get(name))
-        yield Damage(shard, Kind.SHARE, f"limit {name}", still[shard, name], repair)
+        yield Damage(shard, DamageKind.SHARE, f"limit {name}", still[shard, name], repair)
 
 
 def _problems(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from qworker.errors import BrokenQueueError
     from qworker.store.url import ServerURL
 
-__all__ = ["Access"]
+__all__ = ["NamespaceAccess"]
 
 
 class Queues(Protocol):
@@ -40,7 +40,7 @@ class Queues(Protocol):
         """Explain why there may be no queues."""
 
 
-class Access(Asks, Protocol):
+class NamespaceAccess(Asks, Protocol):
     """A namespace on a server."""
 
     @property

@@ -9,7 +9,7 @@ from qworker.health.finding import Finding, Status, counted
 
 if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
 
 __all__ = ["check_calls"]
 
@@ -18,7 +18,7 @@ _MOST: Final = 1000
 _STARTS_MS: Final = 60_000
 
 
-def check_calls(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+def check_calls(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     """Name queues whose callbacks wait for dead letters, or for calls that were never sent or are gone.
 
     O(n) of their groups. That calls are gone is seen only where nothing is left at all; `qworker fsck` finds each.

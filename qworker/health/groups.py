@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qworker.client.manage.limits import GroupState, Limit
     from qworker.client.namespace.workers import Running, Worker
     from qworker.engine.command import Command
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
     from qworker.wire.keys import QueueKeys
 
 __all__ = ["check_groups"]
@@ -44,7 +44,7 @@ class _Groups:
 
 
 def check_groups(
-    access: Access, queues: Mapping[str, Inspection], workers: Iterable[Worker] | None
+    access: NamespaceAccess, queues: Mapping[str, Inspection], workers: Iterable[Worker] | None
 ) -> Iterator[Finding]:
     """Name groups that wait for slots or a rate for long, and those that refuse sends.
 

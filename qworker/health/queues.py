@@ -20,7 +20,7 @@ from qworker.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
     from qworker.errors import BrokenQueueError
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
 
 __all__ = ["OVERDUE_S", "check_queues"]
 
@@ -37,7 +37,7 @@ _RUNS: Final = 1000
 _NEARLY_UNREAD: Final = 0.5
 
 
-def check_queues(access: Access, workers: list[Worker] | None) -> Iterator[Finding]:
+def check_queues(access: NamespaceAccess, workers: list[Worker] | None) -> Iterator[Finding]:
     """Check all queues of the namespace: broken, late, closed, unserved, with dead letters.
 
     `workers`: None if unknown.
@@ -160,7 +160,7 @@ def _closed(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
         )
 
 
-def _outboxes(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+def _outboxes(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     waits: dict[str, float] = {}
     for name, queue in queues.items():
         if "followed" in queue.stats:
@@ -178,7 +178,7 @@ def _outboxes(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Find
         )
 
 
-def _runs(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+def _runs(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     """Find runs without a future, in queues that are short enough for a quick look; fsck looks into all."""
     lost = {}
     for name, queue in queues.items():
@@ -199,7 +199,7 @@ def _runs(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]
         )
 
 
-def _journals(access: Access, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
+def _journals(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iterator[Finding]:
     on = {name: queue for name, queue in queues.items() if queue.journal != "off"}
     if not on:
         return

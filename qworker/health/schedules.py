@@ -10,7 +10,7 @@ from qworker.health.finding import Finding, Status, listed
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
 
 __all__ = ["check_schedules"]
 
@@ -18,7 +18,7 @@ __all__ = ["check_schedules"]
 _ABSENT_MS: Final = 3_600_000
 
 
-def check_schedules(access: Access, workers: Iterable[Worker]) -> Iterator[Finding]:
+def check_schedules(access: NamespaceAccess, workers: Iterable[Worker]) -> Iterator[Finding]:
     """Name the apps whose schedules fire, or have stopped firing, without a worker of the app."""
     from qworker.client.namespace.owners import same_owner
     from qworker.daemon.schedule_listing import list_schedules
@@ -53,7 +53,7 @@ def check_schedules(access: Access, workers: Iterable[Worker]) -> Iterator[Findi
         )
 
 
-def _paused_tasks(access: Access) -> Iterator[Finding]:
+def _paused_tasks(access: NamespaceAccess) -> Iterator[Finding]:
     from qworker.client.namespace.paused_tasks import read_paused_tasks
 
     tasks = sorted(read_paused_tasks(access.client.execute, access.namespace))

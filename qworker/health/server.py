@@ -18,7 +18,7 @@ from qworker.health.schedules import check_schedules
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
 
 __all__ = ["examine"]
 
@@ -28,7 +28,7 @@ _SKEW_S: Final = 2.0
 _NEARLY_FULL: Final = 0.9
 
 
-def examine(access: Access) -> Iterator[Finding]:
+def examine(access: NamespaceAccess) -> Iterator[Finding]:
     """Run all checks; end after the first one if the server does not answer, or serves no writes."""
     try:
         server = list(_server(access))
@@ -56,7 +56,7 @@ def examine(access: Access) -> Iterator[Finding]:
         yield from unless_broken("schedules", check_schedules(access, workers), clustered=clustered)
 
 
-def _known_workers(access: Access, now_ms: int) -> list[Worker] | Finding:
+def _known_workers(access: NamespaceAccess, now_ms: int) -> list[Worker] | Finding:
     """Read the workers, or say why they cannot be read."""
     try:
         return read_workers(access, now_ms)
@@ -67,7 +67,7 @@ def _known_workers(access: Access, now_ms: int) -> list[Worker] | Finding:
         return finding
 
 
-def _server(access: Access) -> Iterator[Finding]:
+def _server(access: NamespaceAccess) -> Iterator[Finding]:
     from qworker.daemon.durability import inspect_server
 
     access.ask("PING")
@@ -115,7 +115,7 @@ def _clock(now_ms: int) -> Iterator[Finding]:
         yield Finding("clock", Status.OK, f"within {span(_SKEW_S)} of the server's")
 
 
-def _durability(access: Access) -> Iterator[Finding]:
+def _durability(access: NamespaceAccess) -> Iterator[Finding]:
     from qworker.daemon.durability import Grade, inspect_server
 
     findings = inspect_server(access.client).findings
@@ -127,7 +127,7 @@ def _durability(access: Access) -> Iterator[Finding]:
         yield Finding("durability", Status.OK, "accepted messages survive a crash of the server")
 
 
-def _memory(access: Access) -> Iterator[Finding]:
+def _memory(access: NamespaceAccess) -> Iterator[Finding]:
     nodes = access.client.factory.masters()
     for node in nodes:
         try:
@@ -152,7 +152,7 @@ def _memory_of(info: dict[str, str], at_node: str) -> Finding:
     )
 
 
-def _reapers(access: Access, now_ms: int) -> Iterator[Finding]:
+def _reapers(access: NamespaceAccess, now_ms: int) -> Iterator[Finding]:
     reapers = read_reapers(access, now_ms)
     alive = [reaper for reaper in reapers if not reaper.is_gone]
     if alive:

@@ -9,12 +9,12 @@ from qworker.health.finding import FIX_AWAY, Finding, Status, listed
 
 if TYPE_CHECKING:
     from qworker.client.manage.limits import SharedLimit
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
 
 __all__ = ["check_shared_limits"]
 
 
-def check_shared_limits(access: Access, away: Set[str]) -> Iterator[Finding]:
+def check_shared_limits(access: NamespaceAccess, away: Set[str]) -> Iterator[Finding]:
     """Name limits that keep a share for a queue that is `away`, and say if shares cannot be moved."""
     from qworker.client.manage.limits import declared
     from qworker.errors import (

@@ -13,7 +13,7 @@ from qworker.health.finding import Finding, Status, listed
 if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
     from qworker.client.namespace.workers import Worker
-    from qworker.health.access import Access
+    from qworker.health.access import NamespaceAccess
     from qworker.wire.envelope import Envelope
 
 __all__ = ["check_unknown"]
@@ -36,7 +36,7 @@ class _Waiting:
 
 
 def check_unknown(
-    access: Access, queues: Mapping[str, Inspection], workers: Iterable[Worker]
+    access: NamespaceAccess, queues: Mapping[str, Inspection], workers: Iterable[Worker]
 ) -> Iterator[Finding]:
     """Name the tasks whose messages wait, per queue. Reads only queues that ever had such messages."""
     alive = [worker for worker in workers if not worker.is_gone]
@@ -47,7 +47,7 @@ def check_unknown(
             yield _finding(name, task, waiting, alive, inspection.now_ms)
 
 
-def _waiting_in(access: Access, queue: str) -> dict[str, _Waiting]:
+def _waiting_in(access: NamespaceAccess, queue: str) -> dict[str, _Waiting]:
     from qworker.wire.envelope import Envelope
     from qworker.wire.keys import QueueKeys
     from qworker.wire.numbers import whole

@@ -29,7 +29,7 @@ from qworker.importers.source import SourceKey, SourceMessage, SourceQueue
 from qworker.importers.survey import PAGE
 from qworker.wire.envelope import tail
 
-__all__ = ["ImportSupersededError", "Moved", "Mover"]
+__all__ = ["ImportSupersededError", "MoveCounts", "Mover"]
 
 #: Bytes that one call stores at most, unless a single message is larger: a call blocks the server.
 _CALL_BYTES: Final = 4 * 2**20
@@ -40,7 +40,7 @@ class ImportSupersededError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MoveCounts:
     """Numbers of messages: `stored` now, `known` (stored by an interrupted run), `refused`, and `vanished` from the
     source between reading and removing, because a consumer there has taken them as well.
     """
@@ -50,8 +50,8 @@ class Moved:
     vanished: int = 0
     refused: int = 0
 
-    def __add__(self, other: Moved) -> Moved:
-        return Moved(
+    def __add__(self, other: MoveCounts) -> MoveCounts:
+        return MoveCounts(
             self.stored + other.stored,
             self.known + other.known,
             self.vanished + other.vanished,
@@ -71,8 +71,8 @@ class Mover:
         self._gone: list[str] = []
 
     def move(
-        self, queue: SourceQueue, on_progress: Callable[[Moved], None] = lambda _: None
-    ) -> Moved:
+        self, queue: SourceQueue, on_progress: Callable[[MoveCounts], None] = lambda _: None
+    ) -> MoveCounts:
         """Move the messages that a queue holds now; `on_progress` gets the numbers of each page.
 
         Raises `QueueFullError`, `QueuePausedError`, `BrokenQueueError`, `ServerError`, `ImportSupersededError`, and
@@ -81,7 +81,7 @@ class Mover:
         """
         self._client.run(self._ref.announce())
         self._client.execute(begin_import(self._keys, self._run))
-        total = Moved()
+        total = MoveCounts()
         for key in queue.keys:
             for page in self._pages(key):
                 on_progress(page)
@@ -89,7 +89,7 @@ class Mover:
         self._take([], 0)
         return total
 
-    def _pages(self, key: SourceKey) -> Iterator[Moved]:
+    def _pages(self, key: SourceKey) -> Iterator[MoveCounts]:
         left, refused = key.size(), 0
         while left > 0:
             messages = key.read(refused, min(PAGE, left))
@@ -97,17 +97,17 @@ class Mover:
                 return
             left -= len(messages)
             movable = [message for message in messages if message.content is not None]
-            moved = Moved(refused=len(messages) - len(movable))
+            moved = MoveCounts(refused=len(messages) - len(movable))
             for chunk in _chunks(movable):
                 moved += self._move_chunk(key, chunk)
             refused += moved.refused
             yield moved
 
-    def _move_chunk(self, key: SourceKey, chunk: Sequence[SourceMessage]) -> Moved:
+    def _move_chunk(self, key: SourceKey, chunk: Sequence[SourceMessage]) -> MoveCounts:
         stored, known = self._take(chunk, key.priority)
         vanished = len(chunk) - key.remove_originals(chunk)
         self._gone = [message.mark for message in chunk]
-        return Moved(stored, known, vanished)
+        return MoveCounts(stored, known, vanished)
 
     def _take(self, chunk: Sequence[SourceMessage], priority: int) -> tuple[int, int]:
         arrivals = [self._arrival(message, priority) for message in chunk]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qworker.importers.mover import Moved
+from qworker.importers.mover import MoveCounts
 from qworker.importers.survey import Survey
 
 __all__ = ["Import"]
@@ -20,7 +20,7 @@ class Import:
     into: dict[str, str]
     surveys: dict[str, Survey] = field(default_factory=dict)
     attributes: dict[str, dict[str, str]] = field(default_factory=dict)
-    moved: dict[str, Moved] = field(default_factory=dict)
+    moved: dict[str, MoveCounts] = field(default_factory=dict)
     tasks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -29,9 +29,9 @@ class Import:
         return sum(survey.movable for survey in self.surveys.values())
 
     @property
-    def total(self) -> Moved:
+    def total(self) -> MoveCounts:
         """The numbers of all queues."""
-        return sum(self.moved.values(), Moved())
+        return sum(self.moved.values(), MoveCounts())
 
     @property
     def refused(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from qworker.client.dead import pages
-from qworker.client.dead.pages import Changed, Reading
+from qworker.client.dead.pages import ChangeCounts, DeadLetterScan
 from qworker.client.dead.throttle import Throttle
 from qworker.errors import InvalidOptionError, QworkerError
 from qworker.formats import count, span
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qworker.client.dead.pages import Act
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["UNDO_S", "Job", "Jobs"]
+__all__ = ["UNDO_S", "BulkChange", "Jobs"]
 
 _log = structlog.get_logger(__name__)
 
@@ -54,7 +54,7 @@ class _StoppedError(Exception):
 
 
 @dataclass(slots=True)
-class Job:
+class BulkChange:
     """A change of dead letters; `ended` says how it ended, and is '' while it runs.
 
     `shown`: how many the screen had counted that asked for it, as far as it looked. `entry`: of the only dead letter.
@@ -70,7 +70,7 @@ class Job:
     per_s: float | None
     entry: str = ""
     begins_s: float = 0.0
-    changed: Changed = field(default_factory=Changed)
+    changed: ChangeCounts = field(default_factory=ChangeCounts)
     ended: str = ""
     ended_s: float = 0.0
     stopping: threading.Event = field(default_factory=threading.Event)
@@ -102,20 +102,20 @@ class Jobs:
     """
 
     def __init__(
-        self, namespace: Namespace, on_end: Callable[[Job], None], *, undo_s: float = UNDO_S
+        self, namespace: Namespace, on_end: Callable[[BulkChange], None], *, undo_s: float = UNDO_S
     ) -> None:
         self.undo_s = undo_s
         self._namespace = namespace
         self._on_end = on_end
         self._lock = threading.Lock()
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, BulkChange] = {}
         self._threads: list[threading.Thread] = []
 
-    def of(self, queue: str) -> list[Job]:
+    def of(self, queue: str) -> list[BulkChange]:
         """Return the changes of a queue that run or ended a short time ago, the latest first."""
         return [job for job in self.all() if job.queue == queue]
 
-    def all(self) -> list[Job]:
+    def all(self) -> list[BulkChange]:
         """Return the changes of all queues that run or ended a short time ago, the latest first."""
         now_s = time.monotonic()
         with self._lock:
@@ -125,7 +125,9 @@ class Jobs:
                 del self._jobs[old.id]
             return [*reversed(self._jobs.values())]
 
-    def prepare(self, job: Job, act: Act, wanted: DeadFilter, at_ms: int) -> Callable[[], None]:
+    def prepare(
+        self, job: BulkChange, act: Act, wanted: DeadFilter, at_ms: int
+    ) -> Callable[[], None]:
         """Take a change of the dead letters that had died at `at_ms` and fit; returns what begins it.
 
         Raises `InvalidOptionError`.
@@ -134,17 +136,17 @@ class Jobs:
         started = self._namespace.client.run(readings)
         return self._enter(job, lambda: self._change(job, act, started))
 
-    def prepare_drop(self, job: Job) -> Callable[[], None]:
+    def prepare_drop(self, job: BulkChange) -> Callable[[], None]:
         """Take the drop of the dead letter that a change names; returns what begins it. Raises `InvalidOptionError`."""
         EntryId.parse(job.entry)
 
         def drop() -> None:
             done = self._namespace.queues.get(job.queue).drop_dead(job.entry)
-            job.changed.add(Changed(done=done, gone=1 - done))
+            job.changed.add(ChangeCounts(done=done, gone=1 - done))
 
         return self._enter(job, drop)
 
-    def _enter(self, job: Job, change: Callable[[], None]) -> Callable[[], None]:
+    def _enter(self, job: BulkChange, change: Callable[[], None]) -> Callable[[], None]:
         most = _SINGLE if job.entry else _RUNNING
         with self._lock:
             others = [
@@ -176,7 +178,7 @@ class Jobs:
 
         return begin
 
-    def stop(self, queue: str, job_id: str) -> Job | None:
+    def stop(self, queue: str, job_id: str) -> BulkChange | None:
         """Stop a change before its next call, or undo it; None if there is no such change."""
         job = next((job for job in self.of(queue) if job.id == job_id), None)
         if job is not None:
@@ -195,11 +197,11 @@ class Jobs:
         for thread in self._threads:
             thread.join(_END_S)
 
-    def _change(self, job: Job, act: Act, readings: list[Reading]) -> None:
+    def _change(self, job: BulkChange, act: Act, readings: list[DeadLetterScan]) -> None:
         """Change dead letters, page by page. Raises `_StoppedError`, `QworkerError`."""
         client, throttle = self._namespace.client, Throttle(job.per_s)
 
-        def count_them(changed: Changed) -> None:
+        def count_them(changed: ChangeCounts) -> None:
             job.changed.add(changed)
             if job.stopping.is_set():
                 raise _StoppedError
@@ -212,7 +214,7 @@ class Jobs:
                 plan = pages.change_these(reading.keys, act, chosen, throttle, count_them)
                 client.run(plan)
 
-    def _run(self, job: Job, change: Callable[[], None]) -> None:
+    def _run(self, job: BulkChange, change: Callable[[], None]) -> None:
         ended, begun = "failed: a defect, see the log", False
         try:
             if job.stopping.wait(job.left_s):

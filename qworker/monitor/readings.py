@@ -23,7 +23,7 @@ from qworker.wire.keys import QueueKeys
 if TYPE_CHECKING:
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["Handler", "Kept", "ListedCalls", "ListedRuns", "Readings", "Stacks"]
+__all__ = ["Handler", "ListedCalls", "ListedRuns", "Readings", "SharedReading", "Stacks"]
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _OF_ALL: Final = 500
 _SEARCHED: Final = 20_000
 
 
-class Kept(Generic[T]):
+class SharedReading(Generic[T]):
     """A reading of a namespace: made when a viewer asks and the last one is old; viewers who ask meanwhile share it.
 
     `partial`: whether a node of a Cluster is away: the reading is soon made again then. `spent_s`: what the
@@ -168,18 +168,20 @@ class Readings:
     def __init__(self, namespace: Namespace) -> None:
         client, name, queues = namespace.client, namespace.namespace, namespace.queues
 
-        def kept(read: Callable[[], T], for_s: float = _KEPT_S) -> Kept[T]:
-            return Kept(read, for_s=for_s, partial=lambda: queues.away, spent_s=namespace.spent_s)
+        def kept(read: Callable[[], T], for_s: float = _KEPT_S) -> SharedReading[T]:
+            return SharedReading(
+                read, for_s=for_s, partial=lambda: queues.away, spent_s=namespace.spent_s
+            )
 
-        self.schedules: Kept[list[ListedSchedule]] = kept(
+        self.schedules: SharedReading[list[ListedSchedule]] = kept(
             lambda: list_schedules(client, name, queues.names())
         )
-        self.paused_tasks: Kept[dict[str, int]] = kept(
+        self.paused_tasks: SharedReading[dict[str, int]] = kept(
             lambda: read_paused_tasks(client.execute, name)
         )
-        self.runs: Kept[ListedRuns] = kept(lambda: _list_runs(namespace))
-        self.calls: Kept[ListedCalls] = kept(lambda: _list_calls(namespace))
-        self.durability: Kept[Durability] = kept(lambda: inspect_server(client), _SERVER_S)
+        self.runs: SharedReading[ListedRuns] = kept(lambda: _list_runs(namespace))
+        self.calls: SharedReading[ListedCalls] = kept(lambda: _list_calls(namespace))
+        self.durability: SharedReading[Durability] = kept(lambda: inspect_server(client), _SERVER_S)
         self.stacks = Stacks(namespace)
 
     def forget(self) -> None:

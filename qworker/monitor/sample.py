@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
-from qworker.client.namespace.workers import Reaper, Worker
+from qworker.client.namespace.workers import ReaperInfo, Worker
 from qworker.errors import BrokenQueueError, QworkerError
 from qworker.formats import count
 from qworker.health.finding import Finding
@@ -44,7 +44,7 @@ class Sample:
     queues: Mapping[str, Inspection | QworkerError] = field(default_factory=dict)
     earlier: Mapping[str, Inspection] = field(default_factory=dict)
     workers: Sequence[Worker] = ()
-    reapers: Sequence[Reaper] = ()
+    reapers: Sequence[ReaperInfo] = ()
     findings: Sequence[Finding] | None = None
     #: Series of all queues together, by figure: sent, done, failed, ready, oldest, dead.
     totals: Mapping[str, Series] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from qworker.client.execute.sync import Client
 from qworker.daemon.options import DaemonOptions
-from qworker.daemon.systemd import Notifier
+from qworker.daemon.systemd import SystemdNotifier
 from qworker.daemon.thread import EmbeddedReaper
 from qworker.daemon.tick import Tick
 from qworker.store.connections import ConnectionFactory
@@ -36,7 +36,7 @@ class Daemon:
         namespace: str,
         options: DaemonOptions | None = None,
         *,
-        notifier: Notifier | None = None,
+        notifier: SystemdNotifier | None = None,
     ) -> None:
         """Wire it up; nothing is connected or started. `url` names a server, not an embedded store."""
         options = DaemonOptions() if options is None else options
@@ -45,7 +45,7 @@ class Daemon:
         self._namespace = namespace
         self._url = ServerURL.parse(url)
         self._client = Client(ConnectionFactory(self._url, name="qworker-daemon"))
-        self._notifier = Notifier() if notifier is None else notifier
+        self._notifier = SystemdNotifier() if notifier is None else notifier
         self._reaper = EmbeddedReaper(
             self._client,
             namespace,

@@ -19,7 +19,7 @@ from qworker.consumer.supervisor.processes.spawn import STOPPING
 from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.metrics import export_version, package_version
 from qworker.daemon.schedules import register
-from qworker.daemon.systemd import Notifier
+from qworker.daemon.systemd import SystemdNotifier
 from qworker.daemon.thread import EmbeddedReaper
 from qworker.errors import QworkerError
 from qworker.store.connections import ConnectionFactory
@@ -57,7 +57,7 @@ class _Worker:
         self._begun = starter.begun
         self._was_ready = False
         self._server = {"server": str(starter.url), "server_from": server_from}
-        self._notifier = Notifier()
+        self._notifier = SystemdNotifier()
         self.supervisor = Supervisor(
             starter.app,
             self._factory,

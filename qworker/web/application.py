@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from qworker.client.namespace.audit import Deed
 from qworker.errors import QworkerError
-from qworker.monitor.jobs import Job, Jobs
+from qworker.monitor.jobs import BulkChange, Jobs
 from qworker.monitor.readings import Readings
 from qworker.monitor.sampler import Sampler
 from qworker.web.access import Access
@@ -37,7 +37,7 @@ from qworker.web.look import Look, Page
 from qworker.web.pages.table import PAGES
 from qworker.web.render import render
 from qworker.web.static_files import static_file
-from qworker.web.writer import Writer, base_of, check_read
+from qworker.web.writer import PageWriter, base_of, check_read
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -80,7 +80,7 @@ class Dashboard:
         self._jobs = Jobs(namespace, self._job_ended)
         self._readings = Readings(namespace)
         self._lives = Lives(self.sampler, namespace.spent_s)
-        self._writer = Writer(namespace, self._jobs, self._readings, redact)
+        self._writer = PageWriter(namespace, self._jobs, self._readings, redact)
         self._redact = redact
         routes = [
             Route("/static/{name}", static_file),
@@ -217,7 +217,7 @@ class Dashboard:
         to = f"{base_of(request)}{done.path}{did}"
         return RedirectResponse(to, 303)
 
-    def _job_ended(self, job: Job) -> None:
+    def _job_ended(self, job: BulkChange) -> None:
         deed = Deed(job.user, f"dead {job.verb}", f"{job.queue} {job.filter}", job.outcome)
         record(self._namespace, deed)
 

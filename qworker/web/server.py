@@ -19,7 +19,7 @@ from qworker.web.mount import GIVE_UP_S, check_installed
 if TYPE_CHECKING:
     import uvicorn
 
-    from qworker.daemon.systemd import Notifier
+    from qworker.daemon.systemd import SystemdNotifier
     from qworker.store.url import ServerURL
     from qworker.web.access import Authorize
     from qworker.web.application import Dashboard
@@ -61,13 +61,13 @@ def serve(
     import uvicorn
 
     from qworker.client.execute.single_wait import WatchingClient
-    from qworker.daemon.systemd import Notifier
+    from qworker.daemon.systemd import SystemdNotifier
     from qworker.monitor.namespace import Namespace
     from qworker.store.connections import ConnectionFactory
     from qworker.web.application import Dashboard
     from qworker.web.guard import Guard
 
-    notifier = Notifier()
+    notifier = SystemdNotifier()
     given = None if options.authorize is None else _load(options.authorize)
     listener = _listen(options)
     address = _address(listener)
@@ -119,7 +119,7 @@ def _server_config(dashboard: Dashboard) -> uvicorn.Config:
 
 
 async def _run(
-    server: Any, listener: socket.socket, dashboard: Dashboard, notifier: Notifier
+    server: Any, listener: socket.socket, dashboard: Dashboard, notifier: SystemdNotifier
 ) -> None:
     """Serve until a signal comes; then end the streams, which would last as long as browsers have pages open."""
     serving, ready = asyncio.create_task(server.serve(sockets=[listener])), False

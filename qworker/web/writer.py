@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from qworker.monitor.sample import Sample
     from qworker.web.body import Redact
 
-__all__ = ["Writer", "base_of", "check_read"]
+__all__ = ["PageWriter", "base_of", "check_read"]
 
 _ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
 
 
-class Writer:
+class PageWriter:
     """Writes the pages of a namespace."""
 
     def __init__(

@@ -34,7 +34,7 @@ from qworker.wire.nesting import MAX_DEPTH, SHORT, TOO_DEEP, is_too_deep
 __all__ = [
     "MAX_DEPTH",
     "SHORT",
-    "Call",
+    "StoredCall",
     "check_number_keys",
     "check_size",
     "decode",
@@ -49,7 +49,7 @@ _NO_KWARGS: Final = Raw(b"{}")
 _NO_STEPS: Final = Raw(b"")
 
 
-class Call(Struct, frozen=True, gc=False):
+class StoredCall(Struct, frozen=True, gc=False):
     """The body of a call: `args` (an array) and `kwargs` (an object) are still JSON, as are the steps of a chain that
     follow (`then`, empty if none do). `gather`: the values of a group of calls, by its policy, go before `args`.
     """
@@ -63,7 +63,7 @@ class Call(Struct, frozen=True, gc=False):
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=builtins_of)
 _DECODER: Final = msgspec.json.Decoder()
-_CALL_DECODER: Final = msgspec.json.Decoder(Call)
+_CALL_DECODER: Final = msgspec.json.Decoder(StoredCall)
 
 #: Types whose values come back from JSON as they were; a float may be infinite.
 _CARRIED_AS_THEY_ARE: Final = frozenset((str, int, bool, type(None)))
@@ -123,7 +123,7 @@ def decode(data: bytes) -> Any:
     return value
 
 
-def decode_call(data: bytes) -> Call:
+def decode_call(data: bytes) -> StoredCall:
     """Read the body of a call. Missing args and kwargs are empty; other fields are ignored.
 
     Raises `InvalidBodyError` for anything else, and for nesting over `MAX_DEPTH`. Checks only that args and kwargs are

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["KEPT_MS", "Answer", "Request", "read_answer", "read_request", "write"]
+__all__ = ["KEPT_MS", "Answer", "ControlRequest", "read_answer", "read_request", "write"]
 
 #: When a request or an answer expires that is not read.
 KEPT_MS: Final = 30_000
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
-class Request(msgspec.Struct, frozen=True):
+class ControlRequest(msgspec.Struct, frozen=True):
     """One request. `id` names the key of the answers; `sent_ms` is the server's time."""
 
     id: str
@@ -35,15 +35,15 @@ class Answer(msgspec.Struct, frozen=True):
     data: dict[str, Any] = {}
 
 
-def write(document: Request | Answer) -> bytes:
+def write(document: ControlRequest | Answer) -> bytes:
     """Write a document as it is stored."""
     return msgspec.json.encode(document)
 
 
-def read_request(written: bytes) -> Request | None:
+def read_request(written: bytes) -> ControlRequest | None:
     """Read a request; None for anything else."""
     try:
-        return msgspec.json.decode(written, type=Request)
+        return msgspec.json.decode(written, type=ControlRequest)
     except _UNREADABLE:
         return None
 

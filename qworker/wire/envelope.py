@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from qworker.wire.numbers import whole
 
-__all__ = ["FIRST", "UNFLAGGED", "Envelope", "Kind", "flag_text", "head", "kind_of", "tail"]
+__all__ = ["FIRST", "UNFLAGGED", "Envelope", "ItemKind", "flag_text", "head", "kind_of", "tail"]
 
 _HEADER: Final = re.compile(
     rb"q1 ([A-Za-z0-9._-]{1,64}) (\d{1,16}) (\d{1,6}) (\d{1,6}) (\d{1,6}) (\d{1,6})((?: [a-z]=[^ \n]*)*)\n"
@@ -38,7 +38,7 @@ _NUMBERS: Final = frozenset("xmvpftdorc")
 _NEWER: Final = re.compile(rb"q\d+ ")
 
 
-class Kind(Enum):
+class ItemKind(Enum):
     """The kind of an item in a list."""
 
     OWN = "own"
@@ -47,15 +47,15 @@ class Kind(Enum):
     FOREIGN = "foreign"
 
 
-def kind_of(item: bytes) -> Kind:
+def kind_of(item: bytes) -> ItemKind:
     """Return the kind of an item; OWN has a valid header."""
     if item[:1] in (b"{", b"["):
-        return Kind.PLAIN
+        return ItemKind.PLAIN
     if _HEADER.match(item):
-        return Kind.OWN
+        return ItemKind.OWN
     if not item.startswith(b"q1 ") and _NEWER.match(item):
-        return Kind.NEWER
-    return Kind.FOREIGN
+        return ItemKind.NEWER
+    return ItemKind.FOREIGN
 
 
 def head(message_id: str) -> str:

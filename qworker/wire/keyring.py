@@ -18,7 +18,7 @@ from qworker.errors import (
     UndecipherableError,
     UnknownKeyError,
 )
-from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.envelope import Envelope, ItemKind, kind_of
 from qworker.wire.sealing import CIPHER, KEY_BYTES, check_crypto, seal, unseal
 from qworker.wire.signing import Subject, sign, verify
 
@@ -108,7 +108,7 @@ class Keyring:
         """
         envelope = Envelope.parse(item)
         if envelope is None:
-            if self._signing and self.required and kind_of(item) is Kind.PLAIN:
+            if self._signing and self.required and kind_of(item) is ItemKind.PLAIN:
                 raise BadSignatureError(queue, "", "is plain JSON and so not signed")
             return item
         flags = envelope.flags if envelope.has_flags else _NO_FLAGS

@@ -14,7 +14,7 @@ from qworker.wire.numbers import score_ms
 __all__ = [
     "AHEAD_MS",
     "ChildDocument",
-    "Reaper",
+    "ReaperInfo",
     "RunningDocument",
     "WorkerDocument",
     "age_of",
@@ -121,7 +121,7 @@ def read_fields(data: bytes) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {}
 
 
-class Reaper(msgspec.Struct, frozen=True):
+class ReaperInfo(msgspec.Struct, frozen=True):
     """A process that reaps, and how long ago it was last seen."""
 
     name: str
@@ -133,10 +133,10 @@ class Reaper(msgspec.Struct, frozen=True):
         return is_gone(self.age_ms)
 
 
-def list_reapers(flat: Sequence[bytes], now_ms: int) -> list[Reaper]:
+def list_reapers(flat: Sequence[bytes], now_ms: int) -> list[ReaperInfo]:
     """Read the reply of `ZREVRANGE … WITHSCORES`, the latest reaper first; `now_ms` by the server's clock."""
     reapers = [
-        Reaper(name.decode("utf-8", "replace"), age_of(score_ms(score), now_ms))
+        ReaperInfo(name.decode("utf-8", "replace"), age_of(score_ms(score), now_ms))
         for name, score in zip(flat[::2], flat[1::2], strict=True)
     ]
     return sorted(reapers, key=lambda reaper: reaper.age_ms)

@@ -15,7 +15,7 @@ import msgspec
 
 from qworker.wire.names import MAX_SHARDS, shard_name
 
-__all__ = ["UNMARKED", "WHOLE", "Mark", "Shards"]
+__all__ = ["UNMARKED", "WHOLE", "ReshardMark", "Shards"]
 
 _WRITTEN: Final = re.compile(rb"(\d{1,2}) (\d{1,2}) (\d{1,16})")
 _MARKED: Final = re.compile(rb"(open|draining) (\d{1,2}) (\d{1,16})")
@@ -54,7 +54,7 @@ class Shards(msgspec.Struct, frozen=True):
         return [shard_name(queue, number) for number in range(self.kept)]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ReshardMark(msgspec.Struct, frozen=True):
     """Whether a shard other than the first accepts sends, and `active` and `epoch` of the reshard that set it.
 
     `epoch` 0: the shard was never opened, or was removed.
@@ -65,7 +65,7 @@ class Mark(msgspec.Struct, frozen=True):
     epoch: int = 0
 
     @classmethod
-    def parse(cls, written: Any) -> Mark:
+    def parse(cls, written: Any) -> ReshardMark:
         """Read the field `shard` of a shard's meta; anything else is `UNMARKED`, which accepts no sends."""
         match = _MARKED.fullmatch(written) if isinstance(written, bytes) else None
         if match is None or not 1 <= int(match[2]) <= MAX_SHARDS:
@@ -76,4 +76,4 @@ class Mark(msgspec.Struct, frozen=True):
 #: A queue that is not divided.
 WHOLE: Final = Shards()
 #: A shard that was never opened, or was removed.
-UNMARKED: Final = Mark()
+UNMARKED: Final = ReshardMark()

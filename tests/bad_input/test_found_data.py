@@ -17,7 +17,7 @@ from qworker.engine.extend import extend
 from qworker.engine.options import QueueAttributes
 from qworker.errors import BrokenQueueError
 from qworker.fsck.check import check
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.wire.envelope import tail
 from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.keys import QueueKeys
@@ -89,7 +89,7 @@ def taken(app: QWorker) -> bytes:
         return item
 
 
-def findings(app: QWorker, *, repair: bool = False) -> list[Kind]:
+def findings(app: QWorker, *, repair: bool = False) -> list[DamageKind]:
     """What fsck finds in the namespace of `app`."""
     results = check(app.client, app.namespace, repair=repair)
     return [result.kind for result in results if isinstance(result, Damage)]
@@ -330,7 +330,7 @@ def test_of_ready_and_delayed_the_earlier_place_stays(
     due_ms = queue.inspect().now_ms + hours * 3_600_000
     redis.zadd(QueueKeys(app.namespace, "default").delayed, {item: due_ms})
 
-    assert findings(app, repair=True)[0] is Kind.TWO_PLACES
+    assert findings(app, repair=True)[0] is DamageKind.TWO_PLACES
     assert findings(app) == []
     assert (queue.inspect().ready, queue.inspect().delayed) == (1, 0)
     drain(app)
@@ -414,11 +414,11 @@ def test_a_deadline_that_no_receive_writes_is_found_and_brought_near(
     lease = _received(app, queue, redis, score)
     keys = QueueKeys(app.namespace, "default")
     most_ms = 12 * 3_600_000
-    assert findings(app) == [Kind.BAD_DEADLINE]
+    assert findings(app) == [DamageKind.BAD_DEADLINE]
     deadline_ms = app.client.execute(extend(keys, [lease], 30_000)).deadlines[lease]
     assert 0 < deadline_ms - queue.inspect().now_ms <= most_ms
     redis.zadd(keys.unacked, {lease: score})
-    assert findings(app, repair=True) == [Kind.BAD_DEADLINE]
+    assert findings(app, repair=True) == [DamageKind.BAD_DEADLINE]
     assert findings(app) == []
     assert redis.zscore(keys.unacked, lease) - queue.inspect().now_ms <= most_ms
 

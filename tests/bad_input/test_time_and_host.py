@@ -15,7 +15,7 @@ import pytest
 from qworker import QWorker
 from qworker.client.message import Message
 from qworker.client.queue import Queue
-from qworker.consumer.supervisor.operators.presence import Presence
+from qworker.consumer.supervisor.operators.presence import WorkerPresence
 from qworker.daemon.presence import reaper_name
 from qworker.daemon.reaper import Reaper
 from qworker.fsck.check import check
@@ -185,7 +185,7 @@ def test_workers_and_reapers_of_one_host_and_pid_are_kept_apart(
     """Containers of one image share host name and pid: names, message ids and leases are drawn for each process."""
     monkeypatch.setattr(socket, "gethostname", lambda: "web")
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    one, other = (Presence(app.client, app.namespace, "app").name for _ in range(2))
+    one, other = (WorkerPresence(app.client, app.namespace, "app").name for _ in range(2))
     assert one != other
     assert one.startswith("web-1-")
     assert len({reaper_name() for _ in range(20)}) > 1

@@ -8,7 +8,7 @@ from qworker.app.schedule import cron
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import note_owner
 from qworker.client.namespace.workers import Worker
-from qworker.consumer.supervisor.operators.presence import Presence
+from qworker.consumer.supervisor.operators.presence import WorkerPresence
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import register
 from qworker.engine.options import QueueAttributes
@@ -323,11 +323,11 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
 
     from rich.console import Console
 
-    from qworker.cli.top.sampler import Snapshot
+    from qworker.cli.top.sampler import TopSnapshot
     from qworker.cli.top.screen import compose
     from qworker.client.manage.limit import Limit
     from qworker.client.manage.limit_load import LimitLoad
-    from qworker.client.namespace.workers import Reaper, Worker
+    from qworker.client.namespace.workers import ReaperInfo, Worker
 
     handlers = tuple(
         RunningDocument(task="t" * 50, id=f"lease-{at}:0", seconds=at) for at in range(20)
@@ -344,7 +344,7 @@ def test_the_live_screen_fits_the_terminal(run, shop, width, height, problem):
     }
     load = LimitLoad("api/", Limit(rate="100/s"), 3, 70, 5, 0, 1300)
     limits = (("queue-1", load),) * 20
-    picture = Snapshot("server", 1000, 1, queues, {}, workers, (Reaper("r", 0),), limits)
+    picture = TopSnapshot("server", 1000, 1, queues, {}, workers, (ReaperInfo("r", 0),), limits)
     output = io.StringIO()
     screen = Console(file=output, width=width, height=height, color_system=None)
 
@@ -374,7 +374,7 @@ def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
 
     from rich.console import Console
 
-    from qworker.cli.top.sampler import Snapshot
+    from qworker.cli.top.sampler import TopSnapshot
     from qworker.cli.top.screen import compose
 
     shop.send("greetings", 1234)
@@ -382,7 +382,7 @@ def test_a_narrow_screen_leaves_out_whole_columns(shop, width, shown, left_out):
     output = io.StringIO()
     screen = Console(file=output, width=width, height=30, color_system=None)
 
-    screen.print(compose(Snapshot("server", 1000, 1, queues), screen))
+    screen.print(compose(TopSnapshot("server", 1000, 1, queues), screen))
 
     table = output.getvalue().splitlines()[2:]
     for title in ["QUEUE", "READY", "DELAYED", "UNACKED", "DEAD", "STATE", *shown]:
@@ -599,7 +599,7 @@ def test_a_full_server_shows_who_is_alive(bare):
         environ = {"QWORKER_URL": server.url, "QWORKER_NAMESPACE": "x"}
         nobody = findings_of(bare("doctor", "--json", env=environ))
         top = bare("top", "--once", env=environ)
-        assert Presence(client, "x", "app").write([], ["q"], 1, 0) is False
+        assert WorkerPresence(client, "x", "app").write([], ["q"], 1, 0) is False
         Reaper(client, "x").tick()
         found = findings_of(bare("doctor", "--json", env=environ))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from qworker.client.dead.filter import DeadFilter
-from qworker.client.dead.pages import Reading, change, redrive
+from qworker.client.dead.pages import DeadLetterScan, change, redrive
 from qworker.client.dead.throttle import Throttle
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
@@ -153,7 +153,7 @@ def test_filters_choose_the_dead_letters_to_redrive_or_drop(queue):
 def test_later_dead_letters_are_left_alone(queue):
     """A redrive ends at the dead letter that was newest at its start, however soon the same messages fail again."""
     ids = bury(queue, *"abc")
-    reading = queue.client.run(Reading.begin(queue.ref, DeadFilter()))
+    reading = queue.client.run(DeadLetterScan.begin(queue.ref, DeadFilter()))
     late = bury(queue, "d")
     changed = queue.client.run(change(queue.keys, reading, redrive, throttle=Throttle(None)))
     assert (changed.done, changed.gone, changed.foreign) == (3, 0, 0)

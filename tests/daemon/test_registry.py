@@ -8,7 +8,7 @@ import pytest
 
 from qworker.client.execute.sync import Client
 from qworker.daemon.discovery import LEAST_REST_S
-from qworker.daemon.presence import FORGOTTEN_MS, Presence, reaper_name
+from qworker.daemon.presence import FORGOTTEN_MS, ReaperPresence, reaper_name
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.registry import Registry
 from qworker.engine.command import Command
@@ -197,7 +197,7 @@ def test_presence_is_written_once_a_second_and_ends(
     redis, key = open_queue("a").redis, reapers_key(namespace)
     redis.zadd(key, {"gone": NOW - FORGOTTEN_MS - 1, "other": NOW - FORGOTTEN_MS})
     redis.zadd(key, {"before the clock was set back": NOW + AHEAD_MS + 1})
-    presence = Presence(client.execute, namespace, "me", clock=clock)
+    presence = ReaperPresence(client.execute, namespace, "me", clock=clock)
     presence.seen(NOW)
     assert redis.zrange(key, 0, -1, withscores=True) == [
         (b"other", NOW - FORGOTTEN_MS),

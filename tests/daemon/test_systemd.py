@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker.daemon.systemd import Notifier
+from qworker.daemon.systemd import SystemdNotifier
 from tests.daemon.processes import Systemd
 from tests.tables import each
 from tests.timing import Clock
@@ -28,7 +28,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]
 
 def test_tells_states(systemd: Systemd) -> None:
     """Each state is one datagram; a status is one line and sent again only when it changes."""
-    notifier = Notifier({"NOTIFY_SOCKET": systemd.address})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": systemd.address})
     notifier.ready()
     notifier.status("2 queues\nWATCHDOG=1")
     notifier.status("2 queues\nWATCHDOG=1")
@@ -43,7 +43,7 @@ def test_tells_states(systemd: Systemd) -> None:
 def test_pings_the_watchdog_four_times_per_interval(systemd: Systemd, clock: Clock) -> None:
     """However often the loop pings, a ping is sent at quarters of the interval."""
     environ = {"NOTIFY_SOCKET": systemd.address, "WATCHDOG_USEC": "2000000"}
-    notifier = Notifier(environ, clock=clock)
+    notifier = SystemdNotifier(environ, clock=clock)
     assert notifier.watchdog_s == 2.0
     for _ in range(10):
         notifier.ping()
@@ -55,7 +55,7 @@ def test_pings_the_watchdog_four_times_per_interval(systemd: Systemd, clock: Clo
 def test_takes_its_variables_out_of_the_environment() -> None:
     """No child process notifies for this one."""
     environ = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/"}
-    Notifier(environ)
+    SystemdNotifier(environ)
     assert environ == {"HOME": "/"}
 
 
@@ -70,7 +70,7 @@ def test_takes_its_variables_out_of_the_environment() -> None:
 )
 def test_no_watchdog_for_this_process(environ: dict[str, str]) -> None:
     """Without an interval, or with one for another process, nothing is pinged."""
-    notifier = Notifier(dict(environ))
+    notifier = SystemdNotifier(dict(environ))
     assert notifier.watchdog_s is None
     notifier.ping()
 
@@ -78,4 +78,4 @@ def test_no_watchdog_for_this_process(environ: dict[str, str]) -> None:
 @pytest.mark.parametrize("address", ["/nowhere/socket", "@qworker-nobody-listens", "x" * 300])
 def test_no_listener_is_not_an_error(address: str) -> None:
     """A missing socket does not stop the work."""
-    Notifier({"NOTIFY_SOCKET": address}).ready()
+    SystemdNotifier({"NOTIFY_SOCKET": address}).ready()

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from qworker.demo import view
 from qworker.demo.account import settle_account
-from qworker.demo.outcome import Outcome
-from qworker.demo.progress import Snapshot, TaskProgress, WorkerProgress
+from qworker.demo.outcome import DemoResult
+from qworker.demo.progress import DemoProgress, TaskProgress, WorkerProgress
 from qworker.demo.results import Index
 
-SNAPSHOT = Snapshot(
+SNAPSHOT = DemoProgress(
     2.0,
     (TaskProgress("index_file", 1000, 400, 3, 1), TaskProgress("total", 400, 400, 0, 0)),
     (WorkerProgress(4711, 801, "index_file"),),
@@ -21,8 +21,8 @@ SNAPSHOT = Snapshot(
 )
 
 
-def outcome(*, lost: bool = False) -> Outcome:
-    return Outcome(
+def outcome(*, lost: bool = False) -> DemoResult:
+    return DemoResult(
         account=settle_account(sent={"a", "b"} if lost else {"a"}, handled={"a"}, dead=[]),
         index=Index(1, 2, 3, 4, ()),
         files=1,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from qworker.fsck.damage import Kind
+from qworker.fsck.damage import DamageKind
 from qworker.wire.keys import queues_key
 from tests.lua.drive import NOW, Drive, own
 
@@ -101,154 +101,154 @@ def _strange_journal(drive: Drive) -> None:
 
 
 #: Name → the damage, and the kinds that are reported.
-DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
-    "a list of another type": (_string("ready:3"), [Kind.WRONG_TYPE]),
-    "a journal of another type": (_string("schedules"), [Kind.WRONG_TYPE]),
-    "a lease of another type": (_string("lease:L-9"), [Kind.WRONG_TYPE]),
-    "ready expires": (lambda d: d.redis.expire(d.keys.ready[0], 1000), [Kind.EXPIRY]),
-    "a lease expires": (lambda d: d.redis.expire(d.keys.lease("L-1"), 1000), [Kind.EXPIRY]),
+DAMAGES: dict[str, tuple[Callable[[Drive], object], list[DamageKind]]] = {
+    "a list of another type": (_string("ready:3"), [DamageKind.WRONG_TYPE]),
+    "a journal of another type": (_string("schedules"), [DamageKind.WRONG_TYPE]),
+    "a lease of another type": (_string("lease:L-9"), [DamageKind.WRONG_TYPE]),
+    "ready expires": (lambda d: d.redis.expire(d.keys.ready[0], 1000), [DamageKind.EXPIRY]),
+    "a lease expires": (lambda d: d.redis.expire(d.keys.lease("L-1"), 1000), [DamageKind.EXPIRY]),
     "a lease without deadline": (
         lambda d: d.redis.zrem(d.keys.unacked, "L-1"),
-        [Kind.NO_DEADLINE, Kind.COUNTER],
+        [DamageKind.NO_DEADLINE, DamageKind.COUNTER],
     ),
     "a deadline without lease": (
         lambda d: d.redis.zadd(d.keys.unacked, {"L-8": _soon(d)}),
-        [Kind.NO_MESSAGES],
+        [DamageKind.NO_MESSAGES],
     ),
     "a deadline in years": (
         lambda d: d.redis.zadd(d.keys.unacked, {"L-1": 9e15}),
-        [Kind.BAD_DEADLINE],
+        [DamageKind.BAD_DEADLINE],
     ),
     "an endless deadline": (
         lambda d: d.redis.zadd(d.keys.unacked, {"L-1": "+inf"}),
-        [Kind.BAD_DEADLINE],
+        [DamageKind.BAD_DEADLINE],
     ),
     "a deadline before all time": (
         lambda d: d.redis.zadd(d.keys.unacked, {"L-1": -5}),
-        [Kind.BAD_DEADLINE],
+        [DamageKind.BAD_DEADLINE],
     ),
     "something else among the deadlines": (
         lambda d: d.redis.zadd(d.keys.unacked, {b"no lease \xff": _soon(d)}),
-        [Kind.FOREIGN_LEASE],
+        [DamageKind.FOREIGN_LEASE],
     ),
     "a lease that has no name": (
         lambda d: d.redis.hset(d.keys.lease("a b"), "1", own("n1")),
-        [Kind.UNNAMED_LEASE],
+        [DamageKind.UNNAMED_LEASE],
     ),
     "a foreign item in ready": (
         lambda d: d.redis.rpush(d.keys.ready[0], "hello"),
-        [Kind.FOREIGN_ITEM],
+        [DamageKind.FOREIGN_ITEM],
     ),
     "half an envelope in ready": (
         lambda d: d.redis.lpush(d.keys.ready[0], "q1 abc 1 1"),
-        [Kind.FOREIGN_ITEM],
+        [DamageKind.FOREIGN_ITEM],
     ),
     "a foreign item among the suspects": (
         lambda d: (
             d.redis.rpush(d.keys.suspect, b"\xff\x00"),
             d.redis.hincrby(d.keys.stats, "stored"),
         ),
-        [Kind.FOREIGN_ITEM],
+        [DamageKind.FOREIGN_ITEM],
     ),
     "a foreign item in delayed": (
         lambda d: (
             d.redis.zadd(d.keys.delayed, {"hi": 5}),
             d.redis.hincrby(d.keys.stats, "stored"),
         ),
-        [Kind.FOREIGN_ITEM],
+        [DamageKind.FOREIGN_ITEM],
     ),
-    "a foreign item in a lease": (_foreign_in_lease, [Kind.FOREIGN_ITEM]),
+    "a foreign item in a lease": (_foreign_in_lease, [DamageKind.FOREIGN_ITEM]),
     "delayed for ever": (
         lambda d: d.redis.zadd(
             d.keys.delayed, {d.state("delayed")["delayed"].popitem()[0]: "+inf"}
         ),
-        [Kind.BAD_DUE_TIME],
+        [DamageKind.BAD_DUE_TIME],
     ),
     "delayed until before all time": (
         lambda d: d.redis.zadd(d.keys.delayed, {d.state("delayed")["delayed"].popitem()[0]: -1}),
-        [Kind.BAD_DUE_TIME],
+        [DamageKind.BAD_DUE_TIME],
     ),
     "a dead letter without envelope": (
         lambda d: d.redis.xadd(d.keys.dead, {"reason": "x", "text": "y"}),
-        [Kind.NO_ENVELOPE],
+        [DamageKind.NO_ENVELOPE],
     ),
-    "half received": (_half_received, [Kind.TWO_PLACES]),
-    "half buried": (_half_buried, [Kind.TWO_PLACES]),
+    "half received": (_half_received, [DamageKind.TWO_PLACES]),
+    "half buried": (_half_buried, [DamageKind.TWO_PLACES]),
     "the same item twice in a list": (
         lambda d: d.redis.rpush(d.keys.ready[0], _copy(d, "b1")),
-        [Kind.TWO_PLACES],
+        [DamageKind.TWO_PLACES],
     ),
     "two messages of one id": (
         lambda d: d.redis.rpush(d.keys.ready[0], own("b1", body="another")),
-        [Kind.SAME_ID],
+        [DamageKind.SAME_ID],
     ),
     "two messages of one id, one of them twice": (
         lambda d: (
             d.redis.rpush(d.keys.ready[0], own("b1", body="another")),
             d.redis.xadd(d.keys.dead, {"envelope": own("b1", body="another"), "reason": "x"}),
         ),
-        [Kind.TWO_PLACES, Kind.SAME_ID],
+        [DamageKind.TWO_PLACES, DamageKind.SAME_ID],
     ),
-    "a level that is not received": (_level, [Kind.LEVEL]),
-    "stored too high": (lambda d: d.redis.hset(d.keys.stats, "stored", 999), [Kind.COUNTER]),
-    "stored too low": (lambda d: d.redis.hset(d.keys.stats, "stored", -3), [Kind.COUNTER]),
-    "no stored": (lambda d: d.redis.hdel(d.keys.stats, "stored"), [Kind.COUNTER]),
-    "unacked wrong": (lambda d: d.redis.hset(d.keys.stats, "unacked", 1), [Kind.COUNTER]),
+    "a level that is not received": (_level, [DamageKind.LEVEL]),
+    "stored too high": (lambda d: d.redis.hset(d.keys.stats, "stored", 999), [DamageKind.COUNTER]),
+    "stored too low": (lambda d: d.redis.hset(d.keys.stats, "stored", -3), [DamageKind.COUNTER]),
+    "no stored": (lambda d: d.redis.hdel(d.keys.stats, "stored"), [DamageKind.COUNTER]),
+    "unacked wrong": (lambda d: d.redis.hset(d.keys.stats, "unacked", 1), [DamageKind.COUNTER]),
     "a counter that is no number": (
         lambda d: d.redis.hset(d.keys.stats, mapping={"sent": "many", "unacked": "x"}),
-        [Kind.COUNTER, Kind.COUNTER],
+        [DamageKind.COUNTER, DamageKind.COUNTER],
     ),
-    "journal numbers behind": (_rewind_journal, [Kind.JOURNAL]),
-    "journal written by others": (_strange_journal, [Kind.JOURNAL]),
+    "journal numbers behind": (_rewind_journal, [DamageKind.JOURNAL]),
+    "journal written by others": (_strange_journal, [DamageKind.JOURNAL]),
     "a lane that says nothing": (
         lambda d: d.redis.hset(d.keys.producers, "lane", "hello"),
-        [Kind.LANE],
+        [DamageKind.LANE],
     ),
     "a lane among the counters that says nothing": (
         lambda d: d.redis.hset(d.keys.stats, "lane:a", "hello"),
-        [Kind.LANE],
+        [DamageKind.LANE],
     ),
     "a lane of the future": (
         lambda d: d.redis.hset(d.keys.producers, "lane", "1 99999999999999"),
-        [Kind.LANE],
+        [DamageKind.LANE],
     ),
     "a unique key without a message": (
         lambda d: d.redis.hset(d.keys.unique, "k", "gone 99999999999999"),
-        [Kind.UNIQUE],
+        [DamageKind.UNIQUE],
     ),
     "a unique key that says nothing": (
         lambda d: d.redis.hset(d.keys.unique, "k", "?"),
-        [Kind.UNIQUE],
+        [DamageKind.UNIQUE],
     ),
     "a slot of a group without a message": (
         lambda d: d.redis.hset(d.keys.slots, "gone:0", "acme"),
-        [Kind.GROUP],
+        [DamageKind.GROUP],
     ),
     "a message that its group does not know": (
         lambda d: d.redis.zadd(
             d.keys.delayed, {own("g1").replace("\n", " g=acme\n", 1): 2**52 + 2**31}
         ),
-        [Kind.GROUP],
+        [DamageKind.GROUP],
     ),
     "a share of a limit that was not set": (
         lambda d: d.redis.hset(d.keys.limits, "api/", "c=0 s=5"),
-        [Kind.SHARE],
+        [DamageKind.SHARE],
     ),
     "a run whose message is gone": (
         lambda d: d.redis.zadd(d.keys.runs, {"gone": 1}),
-        [Kind.RUN],
+        [DamageKind.RUN],
     ),
     "a group of calls whose state is gone": (
         lambda d: d.redis.zadd(d.keys.joins, {"gone": 1}),
-        [Kind.CALLS],
+        [DamageKind.CALLS],
     ),
     "a group of calls that is not listed": (
         lambda d: (begin(d, "g"), d.redis.zrem(d.keys.joins, "g")),
-        [Kind.CALLS],
+        [DamageKind.CALLS],
     ),
     "a group of calls that is decided, and listed": (
         lambda d: (begin(d, "b1"), d.redis.hset(d.keys.join("b1"), "@over", 1)),
-        [Kind.CALLS],
+        [DamageKind.CALLS],
     ),
     "values for a callback that has ended": (
         lambda d: (
@@ -256,11 +256,11 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
             d.redis.hset(d.keys.join("g"), "@over", 1),
             d.redis.zrem(d.keys.joins, "g"),
         ),
-        [Kind.CALLS],
+        [DamageKind.CALLS],
     ),
     "a call that is gone": (
         lambda d: (begin(d, "g"), d.redis.hset(d.keys.join("g"), "@sent", 1)),
-        [Kind.LOST_CALL],
+        [DamageKind.LOST_CALL],
     ),
     "a call that died, of which its group was not told": (
         lambda d: (
@@ -268,43 +268,43 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[Kind]]] = {
             d.redis.hset(d.keys.join("h"), "@sent", 1),
             d.redis.xadd(d.keys.dead, {"envelope": own("h.0"), "reason": "rejected"}),
         ),
-        [Kind.UNTOLD_CALL],
+        [DamageKind.UNTOLD_CALL],
     ),
     "an outbox that is not listed": (
         lambda d: d.redis.xadd(
             d.keys.outbox("other"), {"result": "a", "keep": 9, "words": ""}, id="5-0"
         ),
-        [Kind.OUTBOX],
+        [DamageKind.OUTBOX],
     ),
     "not registered": (
         lambda d: d.redis.hdel(queues_key(d.base.partition(":")[0]), d.keys.queue),
-        [Kind.UNREGISTERED],
+        [DamageKind.UNREGISTERED],
     ),
     "a name of no queue": (
         lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), "No Queue", 1),
-        [Kind.BAD_NAME],
+        [DamageKind.BAD_NAME],
     ),
     "entries of no queue": (
         lambda d: d.redis.hset(queues_key(d.base.partition(":")[0]), "nothing", 1),
-        [Kind.NO_QUEUE],
+        [DamageKind.NO_QUEUE],
     ),
     "a shard of a queue that is gone": (
         lambda d: (
             d.redis.hset(f"{d.base.partition('{')[0]}{{gone/1}}:meta", "shard", "open 2 7"),
             d.redis.hset(queues_key(d.base.partition(":")[0]), "gone/1", 1),
         ),
-        [Kind.LEFTOVER],
+        [DamageKind.LEFTOVER],
     ),
     "a division that says nothing": (
         lambda d: d.redis.hset(d.keys.meta, "shards", "x"),
-        [Kind.BAD_SHARDS],
+        [DamageKind.BAD_SHARDS],
     ),
     "a division that was made by none": (
         lambda d: d.redis.hset(d.keys.meta, "shards", "1 1 999999999999999"),
-        [Kind.BAD_SHARDS],
+        [DamageKind.BAD_SHARDS],
     ),
     "a registry of another type": (
         lambda d: _restore(d, queues_key(d.base.partition(":")[0]), d.redis.dump(d.keys.ready[0])),
-        [Kind.WRONG_TYPE],
+        [DamageKind.WRONG_TYPE],
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 from qworker import Bury, Failure, QWorker, SyncRun, chain, group
 from qworker.client.queue import Queue
 from qworker.fsck.check import check
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.testing import drain
 from tests.topologies.servers import client_of
 
@@ -76,7 +76,7 @@ def test_a_call_that_is_gone_is_counted_as_discarded(app: QWorker) -> None:
         redis.delete(calls.ready[0])
         redis.hset(calls.stats, "stored", 0)
     [lost] = found(queue)
-    assert (lost.kind, lost.where) == (Kind.LOST_CALL, "calls g")
+    assert (lost.kind, lost.where) == (DamageKind.LOST_CALL, "calls g")
     assert lost.problem.startswith("it waits for 2 calls (0, 2) whose messages are gone")
     found(queue, repair=True)
     drain(app)
@@ -108,7 +108,11 @@ def test_an_id_that_a_run_and_a_group_share_is_named(app: QWorker) -> None:
         redis.rename(queue.ref.keys.join("aside"), queue.ref.keys.join("both"))
     for repair in (False, True):
         [damage] = found(queue, repair=repair)
-        assert (damage.kind, damage.where, damage.repaired) == (Kind.SHARED_ID, "id both", False)
+        assert (damage.kind, damage.where, damage.repaired) == (
+            DamageKind.SHARED_ID,
+            "id both",
+            False,
+        )
     drain(app)
     app.handle("back", "both").signal("go", name="go")
     drain(app)

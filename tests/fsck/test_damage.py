@@ -11,7 +11,7 @@ import pytest
 from qworker.client.queue import Queue
 from qworker.client.relay import relay
 from qworker.fsck.check import check
-from qworker.fsck.damage import REMEDIES, Damage, Kind
+from qworker.fsck.damage import REMEDIES, Damage, DamageKind
 from qworker.wire.envelope import Envelope
 from qworker.wire.keys import QueueKeys
 from tests.fsck.damage import DAMAGES, fill
@@ -98,8 +98,8 @@ def test_damage_is_found_repaired_and_gone(drive: Drive, name: str) -> None:
 def test_every_kind_has_its_damage_and_its_remedy() -> None:
     """No kind without a way to cause it, and none without a repair but that of which `test_calls` says why."""
     caused = {kind for _, kinds in DAMAGES.values() for kind in kinds}
-    assert caused == set(Kind) - {Kind.SHARED_ID}
-    assert set(REMEDIES) == set(Kind)
+    assert caused == set(DamageKind) - {DamageKind.SHARED_ID}
+    assert set(REMEDIES) == set(DamageKind)
 
 
 def test_lost_runs_end_and_others_stay(drive: Drive) -> None:
@@ -109,7 +109,7 @@ def test_lost_runs_end_and_others_stay(drive: Drive) -> None:
     drive.redis.hset(drive.keys.run("lost"), "charge", "\n1")
     assert [damage.where for damage in checked(drive)] == ["run lost"]
     [repaired] = checked(drive, repair=True)
-    assert (repaired.kind, repaired.repaired) == (Kind.RUN, True)
+    assert (repaired.kind, repaired.repaired) == (DamageKind.RUN, True)
     assert drive.redis.zrange(drive.keys.runs, 0, -1) == sorted(name.encode() for name in there)
     assert drive.redis.get(drive.keys.result("lost")) == b"discarded"
     assert 0 < drive.redis.pttl(drive.keys.run("lost")) <= 86_400_000
@@ -151,7 +151,7 @@ def test_a_share_that_was_not_allotted_is_written_again(
     else:
         drive.redis.hdel(drive.keys.limits, "api/")
     (damage,) = checked(drive)
-    assert (damage.queue, damage.kind, damage.where) == (queue.name, Kind.SHARE, "limit api/")
+    assert (damage.queue, damage.kind, damage.where) == (queue.name, DamageKind.SHARE, "limit api/")
     assert damage.problem == problem.format(version=version)
     assert [each.repaired for each in checked(drive, repair=True)] == [True]
     assert checked(drive) == []

@@ -135,13 +135,13 @@ _ENTRIES = st.lists(
 @pytest.mark.needs("pyarrow")
 def test_a_journal_is_decoded_or_its_entry_is_named() -> None:
     """Rows for every entry, whatever it says; one in another format is reported with its id and what to do."""
-    from qworker.pipeline.source.decoding import Entries, decode
+    from qworker.pipeline.source.decoding import EntryPage, decode
     from qworker.pipeline.source.schemas import arrow_of
 
     def read(entries: list[list[bytes]]) -> None:
         reply = [(b"5-%d" % number, fields) for number, fields in enumerate(entries)]
         try:
-            page = Entries.of("emails", reply)
+            page = EntryPage.of("emails", reply)
         except PipelineError as error:
             assert "entry" in str(error)
             return

@@ -12,7 +12,7 @@ import pytest
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.raw import raw
 from qworker.errors import QueueFullError, QueuePausedError
-from qworker.importers.mover import ImportSupersededError, Moved, Mover
+from qworker.importers.mover import ImportSupersededError, MoveCounts, Mover
 from qworker.importers.rsmq import Rsmq, as_it_is
 from qworker.importers.source import SourceKey
 from qworker.importers.survey import PAGE
@@ -108,7 +108,7 @@ def test_earlier_import_is_stopped_by_a_later_one(
     """It may have read messages that the later one has moved and forgotten."""
     queue = source.queue("texts")
     key = queue.keys[0]
-    others: list[Moved] = []
+    others: list[MoveCounts] = []
 
     class Slow(Stopping):
         def read(self, start: int, count: int) -> Any:
@@ -121,7 +121,7 @@ def test_earlier_import_is_stopped_by_a_later_one(
     with pytest.raises(ImportSupersededError):
         Mover(shop.client, ours).move(slow)
 
-    assert others == [Moved(stored=len(BODIES))]
+    assert others == [MoveCounts(stored=len(BODIES))]
     assert Counter(handled(shop)) == Counter(BODIES)
 
 
@@ -141,7 +141,7 @@ def test_message_that_vanishes_during_the_import_is_counted(
 
     moved = Mover(shop.client, ours).move(taken)
 
-    assert moved == Moved(stored=len(BODIES), vanished=9)
+    assert moved == MoveCounts(stored=len(BODIES), vanished=9)
 
 
 def test_full_or_paused_queue_stops_it_and_loses_nothing(
@@ -186,7 +186,7 @@ def test_large_messages_go_in_calls_of_few_bytes(other: Any, shop: Any, move: An
     """A call blocks the server while it stores its messages."""
     add_rsmq(other.redis, "texts", [b"x" * 3_000_000] * 5)
     calls = int(shop.client.execute(_calls()))
-    assert move(Rsmq(other.redis, lambda _: as_it_is), "texts") == Moved(stored=5)
+    assert move(Rsmq(other.redis, lambda _: as_it_is), "texts") == MoveCounts(stored=5)
     assert int(shop.client.execute(_calls())) - calls >= 6
     assert [len(body) for body in handled(shop)] == [3_000_000] * 5
 

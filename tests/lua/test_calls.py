@@ -12,10 +12,10 @@ from msgspec import structs
 import qworker
 from qworker.client.plan import run_plan
 from qworker.client.relay import relay
-from qworker.engine.calls import End, Waiting, abandon, begin, count_ends, read_values
+from qworker.engine.calls import End, WaitingRun, abandon, begin, count_ends, read_values
 from qworker.engine.command import Command
 from qworker.engine.effects import member_effect
-from qworker.engine.outbox import Entry, Page, forward
+from qworker.engine.outbox import OutboxMessage, OutboxPage, forward
 from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, LeaseLostError
@@ -52,7 +52,7 @@ def ready(drive: Drive) -> list[str]:
 
 def sent(drive: Drive) -> list[str]:
     """The heads of the messages in the outbox for queue b."""
-    page: Page = drive.run(forward(drive.keys, "b", now_ms=NOW))
+    page: OutboxPage = drive.run(forward(drive.keys, "b", now_ms=NOW))
     return [entry.head.decode() for entry in page.entries]  # type: ignore[union-attr]
 
 
@@ -108,7 +108,7 @@ def test_a_second_start_with_another_content_sends_nothing(drive: Drive) -> None
 
 def told(drive: Drive, queue: str) -> list[tuple[bytes, int, bytes]]:
     """The ends in the outbox for a queue: group, member, words."""
-    page: Page = drive.run(forward(drive.keys, queue, now_ms=NOW))
+    page: OutboxPage = drive.run(forward(drive.keys, queue, now_ms=NOW))
     return [(e.group_id, e.member, e.words) for e in page.entries if isinstance(e, End)]
 
 
@@ -170,8 +170,8 @@ def test_a_group_that_is_decided_midway_sends_no_more_of_the_rest(drive: Drive) 
 
 def sent_ids(drive: Drive) -> list[str]:
     """The heads of the messages among what is in the outbox for queue b."""
-    page: Page = drive.run(forward(drive.keys, "b", now_ms=NOW))
-    return [entry.head.decode() for entry in page.entries if isinstance(entry, Entry)]
+    page: OutboxPage = drive.run(forward(drive.keys, "b", now_ms=NOW))
+    return [entry.head.decode() for entry in page.entries if isinstance(entry, OutboxMessage)]
 
 
 def test_the_rest_gets_tombstones_where_it_is(engine_drive: Drive) -> None:
@@ -293,7 +293,7 @@ def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> 
         drive.send(name, flags={"c": "1", "r": "1000"})
     drive.receive("L", 1)
     run = {"then": None, "run": ("r", "!gather#1")}
-    start(drive, spec_of(1, **run), run=Waiting("r", "L", "0"))
+    start(drive, spec_of(1, **run), run=WaitingRun("r", "L", "0"))
     parked = Outcomes("L")
     parked.park(0, None, "~wait:gather#1", "!gather#1")
     drive.settle(parked)
@@ -313,7 +313,7 @@ def test_a_run_that_has_ended_is_not_signalled(drive: Drive) -> None:
     """Its state would come to life again, without an end."""
     drive.send("r", flags={"c": "1", "r": "1000"})
     drive.receive("L")
-    start(drive, spec_of(1, then=None, run=("r", "!gather#1")), run=Waiting("r", "L", "0"))
+    start(drive, spec_of(1, then=None, run=("r", "!gather#1")), run=WaitingRun("r", "L", "0"))
     drive.redis.zrem(drive.keys.runs, "r")
     drive.redis.delete(drive.keys.run("r"))
     count(drive, (0, OK))
@@ -330,7 +330,7 @@ def test_a_delivery_that_was_given_up_begins_no_group(engine_drive: Drive) -> No
     drive.settle(back)
     run = {"then": None, "run": ("r", "!gather#1")}
     with pytest.raises(LeaseLostError):
-        start(drive, spec_of(1, **run), run=Waiting("r", "L", "0"))
+        start(drive, spec_of(1, **run), run=WaitingRun("r", "L", "0"))
     assert not drive.redis.exists(drive.keys.join("g"), drive.keys.runs, drive.keys.out)
 
 
@@ -340,11 +340,11 @@ def test_a_delivery_in_company_begins_groups(drive: Drive) -> None:
         drive.send(name, flags={"c": "1", "r": "1000"})
     drive.receive("L", 2)
     run = {"then": None, "run": ("s", "!gather#1")}
-    assert start(drive, spec_of(1, **run), run=Waiting("s", "L", "2")).sent == 1
+    assert start(drive, spec_of(1, **run), run=WaitingRun("s", "L", "2")).sent == 1
     drive.settle(Outcomes("L", acks=["1"]))
-    assert start(drive, spec_of(1, **run), run=Waiting("s", "L", "2")).sent == 1
+    assert start(drive, spec_of(1, **run), run=WaitingRun("s", "L", "2")).sent == 1
     with pytest.raises(LeaseLostError):
-        start(drive, spec_of(1, then=None, run=("r", "!g")), run=Waiting("r", "L", "1"))
+        start(drive, spec_of(1, then=None, run=("r", "!g")), run=WaitingRun("r", "L", "1"))
 
 
 @pytest.mark.bad_input(
@@ -404,7 +404,7 @@ def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:
     """Which continues with the ends that were counted; later ones are not. A second call changes nothing."""
     drive.send("r", flags={"c": "1", "r": "1000"})
     drive.receive("L")
-    start(drive, spec_of(2, then=None, run=("r", "!gather#1")), run=Waiting("r", "L", "0"))
+    start(drive, spec_of(2, then=None, run=("r", "!gather#1")), run=WaitingRun("r", "L", "0"))
     count(drive, (0, OK))
     parked = Outcomes("L")
     parked.park(0, None, "~gather#1", "!gather#1")
@@ -431,7 +431,7 @@ def test_every_end_of_a_member_is_told(drive: Drive) -> None:
     dead = Outcomes("L2")
     dead.bury(0, "rejected", ("ValueError", "no"))
     drive.settle(dead)
-    page: Page = drive.run(forward(drive.keys, drive.keys.queue, now_ms=NOW))
+    page: OutboxPage = drive.run(forward(drive.keys, drive.keys.queue, now_ms=NOW))
     words = [entry.words for entry in page.entries]  # type: ignore[union-attr]
     step = f"{drive.keys.queue} t n"
     assert words == [OK, f"dead rejected ValueError {step}\nno".encode()]
@@ -463,7 +463,7 @@ def test_a_member_is_refused_by_a_worker_that_cannot_count_its_end() -> None:
     """Every step had a task, a queue and an id; what follows a member has none, so an older worker buries it."""
     import msgspec
 
-    from qworker.client.steps import Step, with_steps
+    from qworker.client.steps import ChainStep, with_steps
     from qworker.wire.calls import Place
 
     class EarlierStep(msgspec.Struct):
@@ -471,7 +471,7 @@ def test_a_member_is_refused_by_a_worker_that_cannot_count_its_end() -> None:
         queue: str
         id: str
 
-    body = with_steps(b'{"task":"t","args":[]}', [Step(join=Place("q", "g", 0))])
+    body = with_steps(b'{"task":"t","args":[]}', [ChainStep(join=Place("q", "g", 0))])
     then = msgspec.json.encode(msgspec.json.decode(body)["then"])
     with pytest.raises(msgspec.ValidationError, match="task"):
         msgspec.json.decode(then, type=list[EarlierStep])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from qworker.engine.calls import Waiting, abandon
+from qworker.engine.calls import WaitingRun, abandon
 from qworker.engine.receive import settle_receive
 from qworker.engine.remove import purge
 from qworker.engine.repair import repair_join
-from qworker.engine.run import Step, record_step
+from qworker.engine.run import StepRecord, record_step
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseLostError
@@ -69,7 +69,7 @@ def test_a_step_is_told_with_the_attempt_and_a_digest(journal: Drive) -> None:
 def test_steps_of_one_call_are_told_one_by_one(journal: Drive) -> None:
     """In their order; of two of a name the first one."""
     received(journal, "a")
-    command = record_step(journal.keys, Step("a", "L", "0", "one", b"\n1"), now_ms=NOW)
+    command = record_step(journal.keys, StepRecord("a", "L", "0", "one", b"\n1"), now_ms=NOW)
     more = type(command)(
         command.script,
         command.keys,
@@ -120,8 +120,8 @@ def test_a_journal_that_is_off_costs_a_step_one_command(namespace: str) -> None:
             send(keys, [NewMessage("a", tail(b"{}", {"c": "1", "r": "9"}))], lane="a", sequence=1)
         )
         counter.run(settle_receive(keys, "L", 1))
-        counter.run(record_step(keys, Step("a", "L", "0", "one", b"\n1")))
-        counter.run(record_step(keys, Step("a", "L", "0", "two", b"\n1")))
+        counter.run(record_step(keys, StepRecord("a", "L", "0", "one", b"\n1")))
+        counter.run(record_step(keys, StepRecord("a", "L", "0", "two", b"\n1")))
         # TIME, HEXISTS, HMGET of the run, HMGET of the mode, HSET
         assert counter.calls == 5
 
@@ -232,7 +232,7 @@ def test_a_gather_names_the_run_that_continues(
     """A run that ends before its gather is decided ends it, too."""
     outcomes = received(journal, "r")
     run = {"then": None, "run": ("r", "!gather#1")}
-    start(journal, spec_of(1, **run), run=Waiting("r", "L", "0"))
+    start(journal, spec_of(1, **run), run=WaitingRun("r", "L", "0"))
     outcomes.park(0, None, "~gather#1", "!gather#1")
     journal.settle(outcomes)
     end(journal)

@@ -17,7 +17,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.engine.command import Command
 from qworker.engine.effects import Effect, out_effect, push_effect, result_effect
 from qworker.engine.options import SendOptions
-from qworker.engine.outbox import Entry, Notice, Page, accept, forward, tell
+from qworker.engine.outbox import Notice, OutboxMessage, OutboxPage, accept, forward, tell
 from qworker.engine.send import NewMessage
 from qworker.engine.settle import Outcomes
 from qworker.errors import AccessDeniedError, QueueFullError, QueuePausedError, ServerError
@@ -228,7 +228,7 @@ def test_a_user_without_the_right_to_send_follows_nothing_up(denied: str) -> Non
 def test_a_relayer_without_the_right_to_count_stores_nothing() -> None:
     """It relays an entry until it is stored, and would store it each time."""
     with guarded() as drive:
-        entries = [Entry(7, 0, b"", b"", b"q1 b ", tail(b"b"))]
+        entries = [OutboxMessage(7, 0, b"", b"", b"q1 b ", tail(b"b"))]
         deny(drive, "hset")
         with pytest.raises(AccessDeniedError, match="may not write messages"):
             drive.run(accept(drive.keys, "out-1", entries, now_ms=NOW))
@@ -326,12 +326,12 @@ def test_numbers_that_a_failover_took_back_are_not_given_again(drive: Drive, oth
 def test_the_number_of_another_lane_forgets_nothing(drive: Drive, other: Drive) -> None:
     """A relayer stopped after its read; its queue was removed and made again before it goes on."""
     ack(drive, "a", out("b"))
-    page: Page = drive.run(forward(drive.keys, "other", now_ms=NOW))
+    page: OutboxPage = drive.run(forward(drive.keys, "other", now_ms=NOW))
     drive.redis.hset(drive.keys.out, "other", f"out-ff {page.entries[0].number}")
-    late: Page = drive.run(
+    late: OutboxPage = drive.run(
         forward(drive.keys, "other", page.lane, page.entries[0].number, now_ms=NOW)
     )
-    assert [entry.head for entry in late.entries if isinstance(entry, Entry)] == [b"q1 b "]
+    assert [entry.head for entry in late.entries if isinstance(entry, OutboxMessage)] == [b"q1 b "]
     assert relayed(drive) == {}
     assert ready(other) == ["b"]
 
@@ -370,7 +370,7 @@ def test_any_interleaving_of_relayers_stores_each_entry_once_in_order(
         each.redis.delete(*(each.base + part for part in (*each.state(), "none")))
         each.redis.hset(each.keys.meta, "test", "1")
     number = 0
-    pages: dict[int, tuple[Page, int]] = {}
+    pages: dict[int, tuple[OutboxPage, int]] = {}
     for _ in range(data.draw(st.integers(5, 25))):
         step = data.draw(st.sampled_from(("ack", "read", "store", "store", "forget", "forget")))
         who = data.draw(st.integers(0, 2))

@@ -13,9 +13,9 @@ from qworker.engine.options import SendOptions
 from qworker.engine.reap import promote, trim
 from qworker.engine.remove import purge
 from qworker.engine.run import (
-    Position,
+    LoopPosition,
     Recalled,
-    Step,
+    StepRecord,
     keep_position,
     look_at_runs,
     recall_steps,
@@ -46,7 +46,7 @@ def recorded(
     drive: Drive, name: str = "charge", value: bytes = b"\n1", *, at: int = NOW, **more: Any
 ) -> bytes:
     """Record a step of the run `a`, held as index 0 of the lease L unless `more` says otherwise."""
-    step = Step(
+    step = StepRecord(
         **{"message_id": "a", "lease_id": "L", "index": "0", "name": name, "value": value, **more}
     )
     counts: bytes = drive.run(record_step(drive.keys, step, now_ms=at))
@@ -181,7 +181,7 @@ def kept(
     drive: Drive, done: int, value: bytes = b"\nv", *steps: str, at: int = NOW, **more: Any
 ) -> int:
     """Keep the position of the loop `rows` of the run `a`, held as index 0 of the lease L."""
-    position = Position(
+    position = LoopPosition(
         **{
             "message_id": "a", "lease_id": "L", "index": "0", "loop": "*rows", "done": done,
             "value": value, "steps": steps, **more,

@@ -8,7 +8,7 @@ import pytest
 
 from qworker.engine.shards import adopt, divide, mark, read_mark, read_shards
 from qworker.errors import InvalidOptionError, ShardDrainingError
-from qworker.wire.shards import UNMARKED, WHOLE, Mark, Shards
+from qworker.wire.shards import UNMARKED, WHOLE, ReshardMark, Shards
 from tests.lua.drive import NOW, Drive
 
 HOUR_MS = 3_600_000
@@ -64,16 +64,16 @@ def test_what_no_division_wrote_counts_as_none(drive: Drive, written: str, epoch
 @pytest.mark.parametrize(
     ("stands", "brings", "after"),
     [
-        (None, Mark(True, 4, 7), Shards(4, 4, 7)),
-        ("2 3 6", Mark(False, 1, 7), Shards(1, 3, 7)),
-        ("2 3 7", Mark(False, 1, 7), None),
-        ("2 3 8", Mark(True, 4, 7), None),
-        ("2 3 8", Mark(True, 4, NOW + HOUR_MS + 1), None),
-        (f"1 1 {NOW + HOUR_MS + 1}", Mark(True, 4, 7), Shards(4, 4, 7)),
+        (None, ReshardMark(True, 4, 7), Shards(4, 4, 7)),
+        ("2 3 6", ReshardMark(False, 1, 7), Shards(1, 3, 7)),
+        ("2 3 7", ReshardMark(False, 1, 7), None),
+        ("2 3 8", ReshardMark(True, 4, 7), None),
+        ("2 3 8", ReshardMark(True, 4, NOW + HOUR_MS + 1), None),
+        (f"1 1 {NOW + HOUR_MS + 1}", ReshardMark(True, 4, 7), Shards(4, 4, 7)),
     ],
 )
 def test_the_later_division_is_adopted(
-    drive: Drive, stands: str | None, brings: Mark, after: Shards | None
+    drive: Drive, stands: str | None, brings: ReshardMark, after: Shards | None
 ) -> None:
     """No shard that may hold messages is forgotten by it."""
     if stands is not None:
@@ -87,17 +87,17 @@ def test_the_later_division_is_adopted(
 @pytest.mark.parametrize(
     ("stands", "shards", "after"),
     [
-        (None, Shards(3, 3, 7), Mark(True, 3, 7)),
-        (None, Shards(2, 3, 7), Mark(False, 2, 7)),
-        ("open 3 6", Shards(1, 3, 7), Mark(False, 1, 7)),
-        ("draining 1 8", Shards(4, 4, 7), Mark(False, 1, 8)),
-        ("draining 1 7", Shards(4, 4, 7), Mark(True, 4, 7)),
-        (f"draining 1 {NOW + HOUR_MS + 1}", Shards(4, 4, 7), Mark(True, 4, 7)),
-        ("rubbish", Shards(4, 4, 7), Mark(True, 4, 7)),
+        (None, Shards(3, 3, 7), ReshardMark(True, 3, 7)),
+        (None, Shards(2, 3, 7), ReshardMark(False, 2, 7)),
+        ("open 3 6", Shards(1, 3, 7), ReshardMark(False, 1, 7)),
+        ("draining 1 8", Shards(4, 4, 7), ReshardMark(False, 1, 8)),
+        ("draining 1 7", Shards(4, 4, 7), ReshardMark(True, 4, 7)),
+        (f"draining 1 {NOW + HOUR_MS + 1}", Shards(4, 4, 7), ReshardMark(True, 4, 7)),
+        ("rubbish", Shards(4, 4, 7), ReshardMark(True, 4, 7)),
     ],
 )
 def test_the_mark_of_the_later_division_stands(
-    shard: Drive, stands: str | None, shards: Shards, after: Mark
+    shard: Drive, stands: str | None, shards: Shards, after: ReshardMark
 ) -> None:
     """By the epoch; one of the future is none."""
     if stands is not None:
@@ -134,7 +134,7 @@ def test_a_shard_that_is_not_open_refuses(shard: Drive, stands: str | None) -> N
         shard.redis.hset(shard.keys.meta, "shard", stands)
     with pytest.raises(ShardDrainingError) as raised:
         shard.send("b", lane="l", sequence=2)
-    known = Mark.parse(stands.encode()) if stands else UNMARKED
+    known = ReshardMark.parse(stands.encode()) if stands else UNMARKED
     assert (raised.value.active, raised.value.epoch) == (known.active, known.epoch)
     assert shard.send("a", lane="l", sequence=1).repeated
     assert shard.redis.llen(shard.keys.ready[0]) == 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from qworker.errors import InvalidNameError, InvalidOptionError
-from qworker.pipeline.sink.dead_letters import Changed, DeadLetterChanger, add_up
+from qworker.pipeline.sink.dead_letters import AttemptResult, DeadLetterChanger, add_up
 from qworker.pipeline.sink.options import WriteOptions
 from qworker.store.url import ServerURL
 from tests.topologies.servers import client_of
@@ -40,7 +40,7 @@ class Graveyard:
 
     def change(
         self, rows: list[dict[str, Any]], *, action: str = "redrive", **more: Any
-    ) -> Changed:
+    ) -> AttemptResult:
         """Change what rows name."""
         given = {"namespace": self.namespace, "queue": self.queue, "action": action, **more}
         changer = DeadLetterChanger(ServerURL.parse(self.url), WriteOptions.of(given))
@@ -67,7 +67,7 @@ def test_redrives_the_dead_letters_that_rows_name(graveyard: Graveyard) -> None:
     """What is named goes back to ready in the order of the rows; the others stay."""
     entries = graveyard.bury(*(f"m{number}" for number in range(250)))
     changed = graveyard.change([{"entry_id": entry} for entry in entries[:240]])
-    assert changed == Changed(2, {graveyard.queue: {"done": 240, "gone": 0, "foreign": 0}})
+    assert changed == AttemptResult(2, {graveyard.queue: {"done": 240, "gone": 0, "foreign": 0}})
     assert graveyard.ready() == [b"m%d" % number for number in range(240)]
     assert graveyard.dead() == 10
 
@@ -128,8 +128,8 @@ def test_bad_row_is_named(graveyard: Graveyard, row: dict[str, Any], text: str) 
 
 def test_counts_are_added_up() -> None:
     """Totals are over tasks, together and per queue."""
-    one = Changed(0, {"a": {"done": 1, "gone": 2}, "b": {"done": 5, "foreign": 1}})
-    two = Changed(1, {"a": {"done": 3, "gone": 0}})
+    one = AttemptResult(0, {"a": {"done": 1, "gone": 2}, "b": {"done": 5, "foreign": 1}})
+    two = AttemptResult(1, {"a": {"done": 3, "gone": 0}})
     assert add_up("redrive", [one, two]) == {
         "action": "redrive",
         "rows": 12,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from qworker.errors import PipelineError
-from qworker.pipeline.source.decoding import Entries, decode, gap_batch
+from qworker.pipeline.source.decoding import EntryPage, decode, gap_batch
 from qworker.pipeline.source.schemas import arrow_of
 from tests.pipeline.redis_journals import T0_MS, groups, line
 from tests.tables import each
@@ -46,7 +46,7 @@ def rows(*entries: tuple[bytes, ...], **about):
 
 
 def decoded(entries):
-    batch = decode("emails", T0_MS, Entries.of("emails", entries))
+    batch = decode("emails", T0_MS, EntryPage.of("emails", entries))
     assert batch.schema.equals(arrow_of("journal"))
     batch.validate(full=True)
     return batch.to_pylist()
@@ -245,10 +245,10 @@ def test_an_entry_in_another_format_is_refused():
         PipelineError,
         match=r"journal of queue 'emails': this version cannot read the format of entry 5-7",
     ):
-        Entries.of("emails", [entry])
+        EntryPage.of("emails", [entry])
     fields = [b"n", b"?", b"k", b"1", b"b", b"0", b"t", b"1", b"w", b"", b"e1", b"?"]
     with pytest.raises(PipelineError, match=r"between 5-7 and 5-7 has text in place of numbers"):
-        Entries.of("emails", [(b"5-7", fields)])
+        EntryPage.of("emails", [(b"5-7", fields)])
 
 
 def test_a_gap_has_its_own_row():

@@ -37,7 +37,7 @@ from qworker.engine.raw import raw
 from qworker.engine.scripts import SCRIPT_NAMES
 from qworker.errors import AccessDeniedError
 from qworker.store.connections import ConnectionFactory
-from qworker.wire.control import Request, read_answer, write
+from qworker.wire.control import ControlRequest, read_answer, write
 from qworker.wire.keys import QueueKeys, answer_key, control_key
 from tests.consumer.driving import until
 from tests.security.guarded import TESTER, GuardedServer, guarded
@@ -130,7 +130,7 @@ def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> 
     """A worker reads its requests and the paused tasks, answers, and tells that its app is there."""
     operator, consumer = open_queue("operator").client, open_queue("consumer").client
     now_ms = server_now_ms(operator.execute)
-    request = write(Request("r1", "echo", now_ms))
+    request = write(ControlRequest("r1", "echo", now_ms))
     operator.execute(keep_note("RPUSH", control_key(NAMESPACE, "w"), request))
     operator.execute(raw("PEXPIRE", control_key(NAMESPACE, "w"), 30_000, decode=int))
     pause_task(operator.execute, NAMESPACE, "slow", now_ms)

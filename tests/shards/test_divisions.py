@@ -21,7 +21,7 @@ from qworker.engine.command import Brief, Pause
 from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
 from qworker.wire.keys import workers_key
 from qworker.wire.presence import AHEAD_MS, WorkerDocument
-from qworker.wire.shards import WHOLE, Mark, Shards
+from qworker.wire.shards import WHOLE, ReshardMark, Shards
 from tests.consumer.driving import redis_of
 from tests.topologies.servers import client_of
 
@@ -44,7 +44,7 @@ def shard(queue: Queue, number: int) -> Queue:
     return Queue(queue.client, queue.ref.namespace, f"orders/{number}")
 
 
-def marks_of(queue: Queue) -> list[Mark]:
+def marks_of(queue: Queue) -> list[ReshardMark]:
     """What the shards but the first one say of themselves."""
     keys = [shard(queue, number).keys for number in range(1, 6)]
     return [queue.client.execute(commands.read_mark(key)) for key in keys]
@@ -188,7 +188,7 @@ def test_a_send_opens_a_shard_that_lost_its_mark(queue: Queue) -> None:
             lost.send({"n": 0})
         assert sends(other(queue)) == 24
         assert raw.hget(lost.keys.meta, "maxlen") == b"1000"
-    assert marks_of(queue)[1] == Mark(True, 4, stands(queue).epoch)
+    assert marks_of(queue)[1] == ReshardMark(True, 4, stands(queue).epoch)
 
 
 def test_a_shard_that_knows_of_a_later_division_heals_its_queue(queue: Queue) -> None:

@@ -16,7 +16,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.engine import shards as commands
 from qworker.engine.raw import raw
 from qworker.fsck.check import check
-from qworker.fsck.damage import Damage, Kind
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.pipeline.sink.dead_letters import DeadLetterChanger
 from qworker.pipeline.sink.options import WriteOptions
 from qworker.pipeline.source.options import ReadOptions
@@ -137,7 +137,7 @@ def test_fsck_checks_every_shard(app: QWorker, queue: Queue) -> None:
             if isinstance(finding, Damage)
         ]
         assert {damage.queue for damage in damages} == {"orders/2"}
-        assert Kind.NO_DEADLINE in {damage.kind for damage in damages}, damages
+        assert DamageKind.NO_DEADLINE in {damage.kind for damage in damages}, damages
     assert list(check(app.client, app.namespace, ("order",))) == []
 
 
@@ -201,7 +201,7 @@ def test_fsck_heals_a_queue_that_has_forgotten_its_shards(
     damages = [
         finding for finding in check(app.client, app.namespace) if isinstance(finding, Damage)
     ]
-    assert {damage.kind for damage in damages} == {Kind.BAD_SHARDS}
+    assert {damage.kind for damage in damages} == {DamageKind.BAD_SHARDS}
     assert "orders" in {damage.queue for damage in damages}
     assert list(check(app.client, app.namespace, repair=True))
     assert list(check(app.client, app.namespace)) == []
@@ -234,16 +234,16 @@ def test_fsck_removes_leftovers_of_a_deleted_queue(app: QWorker, queue: Queue) -
     damages = [
         finding for finding in check(app.client, app.namespace) if isinstance(finding, Damage)
     ]
-    assert Kind.LEFTOVER not in {damage.kind for damage in damages}
+    assert DamageKind.LEFTOVER not in {damage.kind for damage in damages}
     one.purge()
     two.purge()
-    assert Kind.LEFTOVER not in {damage.kind for damage in damages}
+    assert DamageKind.LEFTOVER not in {damage.kind for damage in damages}
     for key in (one.keys.journal, two.keys.journal):
         app.client.run(_delete(key))
     damages = [
         finding for finding in check(app.client, app.namespace) if isinstance(finding, Damage)
     ]
-    leftovers = {damage.queue for damage in damages if damage.kind is Kind.LEFTOVER}
+    leftovers = {damage.queue for damage in damages if damage.kind is DamageKind.LEFTOVER}
     assert leftovers == {"orders/1", "orders/2"}
     assert list(check(app.client, app.namespace, repair=True))
     assert not one.inspect().exists

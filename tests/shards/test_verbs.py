@@ -21,7 +21,7 @@ from qworker.errors import (
     ShardDrainingError,
     StaleReceiptError,
 )
-from qworker.wire.shards import UNMARKED, Mark, Shards
+from qworker.wire.shards import UNMARKED, ReshardMark, Shards
 from tests.consumer.driving import redis_of
 
 
@@ -368,10 +368,10 @@ def test_what_a_queue_says_of_its_shards() -> None:
 
 def test_what_a_shard_says_of_itself() -> None:
     """Whether it takes messages, and which division says so; anything else takes none."""
-    assert Mark.parse(b"open 4 7") == Mark(True, 4, 7)
-    assert Mark.parse(b"draining 1 8") == Mark(False, 1, 8)
+    assert ReshardMark.parse(b"open 4 7") == ReshardMark(True, 4, 7)
+    assert ReshardMark.parse(b"draining 1 8") == ReshardMark(False, 1, 8)
     for written in (b"", b"1", b"open", b"open 65 1", b"shut 1 1", b"open 1 -1", None):
-        assert Mark.parse(written) == UNMARKED
+        assert ReshardMark.parse(written) == UNMARKED
 
 
 def test_a_shard_that_runs_empty_refuses(queue: Queue) -> None:

@@ -10,11 +10,10 @@ import pytest
 
 from qworker import QWorker, Run, chain, group
 from qworker.client.inspect.runs import RunStep
-from qworker.client.steps import Past, Writer, past_of
-from qworker.client.steps import Step as ChainStep
+from qworker.client.steps import ChainStep, MessageWriter, Past, past_of
 from qworker.testing import drain
 from qworker.web import Access, asgi
-from qworker.web.pages.life import Step
+from qworker.web.pages.life import TimelineEntry
 from qworker.web.pages.stages import Part, stages_of
 from qworker.wire.keyring import Keyring
 from tests.cli.conftest import Shop
@@ -24,10 +23,10 @@ from tests.web.conftest import Browser, Document
 def arranged(*times: tuple[str, int, int]) -> list[list[list[str]]]:
     """Arrange parts by their names, beginnings and ends; returns the names in each lane of each stage."""
 
-    def write(part: Part[str], before_ms: int, axis: tuple[int, int]) -> Step:
+    def write(part: Part[str], before_ms: int, axis: tuple[int, int]) -> TimelineEntry:
         assert before_ms <= part.start_ms
         assert axis[0] <= part.start_ms <= part.end_ms <= axis[1]
-        return Step(part.of, part.end_ms, "")
+        return TimelineEntry(part.of, part.end_ms, "")
 
     parts = [Part(start, end, name) for name, start, end in times]
     return [
@@ -134,7 +133,7 @@ def test_a_step_of_a_chain_shows_those_before_it(shop: Shop, keyed: bool) -> Non
 def test_a_large_step_does_not_name_those_before_it(shop: Shop) -> None:
     """A body that would be too large is sent without them; of a long chain it names the latest twenty."""
     before = [Past(f"t{at}", "q", "i", 1, 2) for at in range(60)]
-    writer = Writer(shop.namespace, Keyring())
+    writer = MessageWriter(shop.namespace, Keyring())
     step = ChainStep(task="t", queue="q", id="i")
 
     def named(value: bytes) -> list[str]:

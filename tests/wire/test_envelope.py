@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qworker.wire.envelope import FIRST, Envelope, Kind, head, kind_of, tail
+from qworker.wire.envelope import FIRST, Envelope, ItemKind, head, kind_of, tail
 from tests.effort import examples
 from tests.tables import each
 
@@ -42,7 +42,7 @@ def test_reads_what_was_written(
     assert (envelope.id, envelope.sent_ms, envelope.body) == (message_id, sent_ms, body)
     assert (envelope.receives, envelope.nacks, envelope.timeouts, envelope.shared) == counts
     assert (envelope.flags, envelope.has_flags) == (flags, bool(flags))
-    assert kind_of(item) is Kind.OWN
+    assert kind_of(item) is ItemKind.OWN
 
 
 def test_example_is_the_one_in_the_documentation() -> None:
@@ -54,39 +54,39 @@ def test_example_is_the_one_in_the_documentation() -> None:
 @each(
     "item, kind",
     [
-        (b"q1 a 1 0 0 0 0\n", Kind.OWN),
-        (b"q1 a 1 0 0 0 0\nq2 b", Kind.OWN),
-        (b'{"a": 1}', Kind.PLAIN),
-        (b"[1]", Kind.PLAIN),
-        (b"{", Kind.PLAIN),
-        (b"q2 whatever", Kind.NEWER),
-        (b"q10 \n", Kind.NEWER),
-        (b"q01 a 1 0 0 0 0\n", Kind.NEWER),
-        (b"", Kind.FOREIGN),
-        (b"hello", Kind.FOREIGN),
-        (b"q1", Kind.FOREIGN),
-        (b"q2", Kind.FOREIGN),
-        (b"q 1", Kind.FOREIGN),
-        (b"Q1 a 1 0 0 0 0\n", Kind.FOREIGN),
-        (b" q1 a 1 0 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0 0", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0 0 \n", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0 0 px\n", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0 0 pp=1\n", Kind.FOREIGN),
-        (b"q1 a  1 0 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a -1 0 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a 1 1234567 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a 12345678901234567 0 0 0 0\n", Kind.FOREIGN),
-        (b"q1 " + b"a" * 65 + b" 1 0 0 0 0\n", Kind.FOREIGN),
-        (b"q1 a 1 0 0 0 \xd9\xa1\n", Kind.FOREIGN),
-        (b"\x80\x04K\x01.", Kind.FOREIGN),
+        (b"q1 a 1 0 0 0 0\n", ItemKind.OWN),
+        (b"q1 a 1 0 0 0 0\nq2 b", ItemKind.OWN),
+        (b'{"a": 1}', ItemKind.PLAIN),
+        (b"[1]", ItemKind.PLAIN),
+        (b"{", ItemKind.PLAIN),
+        (b"q2 whatever", ItemKind.NEWER),
+        (b"q10 \n", ItemKind.NEWER),
+        (b"q01 a 1 0 0 0 0\n", ItemKind.NEWER),
+        (b"", ItemKind.FOREIGN),
+        (b"hello", ItemKind.FOREIGN),
+        (b"q1", ItemKind.FOREIGN),
+        (b"q2", ItemKind.FOREIGN),
+        (b"q 1", ItemKind.FOREIGN),
+        (b"Q1 a 1 0 0 0 0\n", ItemKind.FOREIGN),
+        (b" q1 a 1 0 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0 0", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 \n", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 px\n", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0 0 pp=1\n", ItemKind.FOREIGN),
+        (b"q1 a  1 0 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a -1 0 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a 1 1234567 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a 12345678901234567 0 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 " + b"a" * 65 + b" 1 0 0 0 0\n", ItemKind.FOREIGN),
+        (b"q1 a 1 0 0 0 \xd9\xa1\n", ItemKind.FOREIGN),
+        (b"\x80\x04K\x01.", ItemKind.FOREIGN),
     ],
 )
-def test_returns_the_kind_of_an_item(item: bytes, kind: Kind) -> None:
+def test_returns_the_kind_of_an_item(item: bytes, kind: ItemKind) -> None:
     """A valid header is our own; JSON is plain, another version is newer, the rest is foreign."""
     assert kind_of(item) is kind
-    assert (Envelope.parse(item) is not None) is (kind is Kind.OWN)
+    assert (Envelope.parse(item) is not None) is (kind is ItemKind.OWN)
 
 
 @pytest.mark.bad_input("data found: envelope cut at any byte")
@@ -94,8 +94,8 @@ def test_a_cut_header_is_foreign() -> None:
     """An envelope that is cut in its header is foreign; cut in its body it has another body."""
     item = written("abc", 17, (1, 2, 3, 4), {"p": "5"}, b"body\n")
     line_end = item.index(b"\n") + 1
-    assert all(kind_of(item[:at]) is Kind.FOREIGN for at in range(line_end))
-    assert all(kind_of(item[:at]) is Kind.OWN for at in range(line_end, len(item) + 1))
+    assert all(kind_of(item[:at]) is ItemKind.FOREIGN for at in range(line_end))
+    assert all(kind_of(item[:at]) is ItemKind.OWN for at in range(line_end, len(item) + 1))
 
 
 @pytest.mark.bad_input("data found: nonsense in a header")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from qworker.engine.calls import End, Waiting, abandon, begin, count_ends
+from qworker.engine.calls import End, WaitingRun, abandon, begin, count_ends
 from qworker.engine.command import Command
 from qworker.engine.effects import Effect, member_effect, result_effect
-from qworker.engine.outbox import AnyEntry, Entry, Page, accept, forward
-from qworker.engine.run import Step, record_step, signal_run
+from qworker.engine.outbox import AnyEntry, OutboxMessage, OutboxPage, accept, forward
+from qworker.engine.run import StepRecord, record_step, signal_run
 from qworker.wire.calls import MemberCall, Spec, write_spec
 from qworker.wire.envelope import head, tail
 from verification.interleavings.fixed import HELD_MS, KEYS, NOW
@@ -54,7 +54,7 @@ def made_effects(effects: tuple[tuple[str, ...], ...]) -> list[Effect]:
     return made
 
 
-def entries_of(page: Page) -> tuple[tuple[str, ...], ...]:
+def entries_of(page: OutboxPage) -> tuple[tuple[str, ...], ...]:
     """The entries of a page, as tuples."""
     return tuple(map(_entry, page.entries))
 
@@ -63,7 +63,7 @@ def _entry(entry: AnyEntry) -> tuple[str, ...]:
     if isinstance(entry, End):
         words = (entry.group_id.decode(), str(entry.member), entry.words.decode())
         return ("end", str(entry.number), *words)
-    assert isinstance(entry, Entry), entry
+    assert isinstance(entry, OutboxMessage), entry
     return ("message", str(entry.number), entry.head.decode(), entry.tail.decode())
 
 
@@ -82,7 +82,7 @@ def _begin(
     target = ("r", f"!{group}") if lease else None
     parts = {KEYS.queue: rest} if rest else None
     spec = Spec(group, size, policy, 0, members, then, target, rest=parts)
-    run = Waiting("r", lease, "0") if lease else None
+    run = WaitingRun("r", lease, "0") if lease else None
     return begin(KEYS, group, write_spec(spec), "out-a1", 1, run=run, now_ms=NOW)
 
 
@@ -95,14 +95,14 @@ def _store(lane: str, entries: tuple[tuple[str, ...], ...]) -> Command[Any]:
         ]
         return count_ends(KEYS, lane, ends, now_ms=NOW)
     new = [
-        Entry(int(number), 0, b"", b"", head_.encode(), tail_.encode())
+        OutboxMessage(int(number), 0, b"", b"", head_.encode(), tail_.encode())
         for _, number, head_, tail_ in entries
     ]
     return accept(KEYS, lane, new, now_ms=NOW)
 
 
 def _step(lease: str, message: str, name: str, value: str) -> Command[Any]:
-    return record_step(KEYS, Step(message, lease, "0", name, value.encode()), now_ms=NOW)
+    return record_step(KEYS, StepRecord(message, lease, "0", name, value.encode()), now_ms=NOW)
 
 
 FLOW_CALLS: Final[dict[str, Callable[..., Command[Any]]]] = {

@@ -12,8 +12,8 @@ from qworker.app.sender import Call
 from qworker.app.trace import outgoing
 from qworker.app.work import Work
 from qworker.client.calls import begin_group, read_group
-from qworker.client.follow import Opened, open_fan
-from qworker.client.steps import Fan, Step, Writer, groups_of
+from qworker.client.follow import NewGroup, open_fan
+from qworker.client.steps import ChainStep, Fan, MessageWriter, groups_of
 from qworker.engine.calls import abandon
 from qworker.errors import (
     InvalidOptionError,
@@ -188,14 +188,14 @@ class Gather:
         # Empty: a group of successes is decided as soon as one cannot succeed; an operator ended it early.
         return TaskEndedError(queue, message_id, end.state or _NOT_WAITED_FOR, task)
 
-    def _open(self) -> tuple[Opened, list[tuple[str, str]]]:
+    def _open(self) -> tuple[NewGroup, list[tuple[str, str]]]:
         app = self._app
         members = [
             first_steps(member, f"{self.group_id}.{number}")
             for number, member in enumerate(self.members)
         ]
-        fan = Fan(self._policy, members, Step(queue=self._place, id=self.group_id))
-        writer = Writer(app.namespace, app.keyring, outgoing(), sending_of(app))
+        fan = Fan(self._policy, members, ChainStep(queue=self._place, id=self.group_id))
+        writer = MessageWriter(app.namespace, app.keyring, outgoing(), sending_of(app))
         groups = [group for member in members for group in groups_of(member)]
         run = (self._place, self._steps.id, self.signal)
         return open_fan(fan, [], writer, run=run), groups

@@ -8,12 +8,12 @@ import msgspec
 
 from qworker.errors import InvalidResultError, SignalTimeoutError
 
-__all__ = ["Wait"]
+__all__ = ["SignalWait"]
 
 T = TypeVar("T")
 
 
-class Wait(msgspec.Struct, Generic[T], frozen=True):
+class SignalWait(msgspec.Struct, Generic[T], frozen=True):
     """A wait for a signal: the fields of its value and its end."""
 
     name: str

@@ -12,10 +12,10 @@ import msgspec
 
 from qworker.app.control import Interrupted, KeyMissing, Parked
 from qworker.app.runs.items import current_item
-from qworker.app.runs.signals import Wait
+from qworker.app.runs.signals import SignalWait
 from qworker.durations import Duration, duration_ms
-from qworker.engine.calls import Waiting
-from qworker.engine.run import Position, Step, keep_position, recall_steps, record_step
+from qworker.engine.calls import WaitingRun
+from qworker.engine.run import LoopPosition, StepRecord, keep_position, recall_steps, record_step
 from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -106,9 +106,9 @@ class Steps:
         return self._app.loop_limit
 
     @property
-    def waiting(self) -> Waiting:
+    def waiting(self) -> WaitingRun:
         """The run, and its delivery, for a group of calls that it waits for."""
-        return Waiting(self.id, self._delivery.lease.id, self._delivery.index)
+        return WaitingRun(self.id, self._delivery.lease.id, self._delivery.index)
 
     @property
     def lost(self) -> bool:
@@ -199,7 +199,7 @@ class Steps:
         names = self._app.namespace, self.keys.name, self.id, step
         return record_step(
             self.keys,
-            Step(
+            StepRecord(
                 self.id,
                 self._delivery.lease.id,
                 self._delivery.index,
@@ -227,7 +227,7 @@ class Steps:
         """Return the command that keeps how far a loop has come."""
         return keep_position(
             self.keys,
-            Position(
+            LoopPosition(
                 self.id,
                 self._delivery.lease.id,
                 self._delivery.index,
@@ -263,7 +263,9 @@ class Steps:
         """The server's time, as far as this delivery knows; never ahead of it."""
         return self._now_ms + int((time.monotonic() - self._began) * 1000)
 
-    def begin_wait(self, signal: type[T], name: str | None, timeout: Duration | None) -> Wait[T]:
+    def begin_wait(
+        self, signal: type[T], name: str | None, timeout: Duration | None
+    ) -> SignalWait[T]:
         """Name a wait. Raises `InvalidOptionError` for a second one of this name."""
         name = check_step_name(signal.__name__ if name is None else name, "signal")
         delay_ms = None if timeout is None else duration_ms(timeout, "timeout")
@@ -272,7 +274,7 @@ class Steps:
                 f"signal {name!r}", "is waited for twice", "give each wait a name= of its own"
             )
         decoder = msgspec.json.Decoder(signal)
-        return Wait(name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
+        return SignalWait(name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
 
     def opened(self, step: str, stored: bytes) -> bytes:
         """Return the JSON of a stored value. Raises `KeyMissing`, and `ProtectionError` for one that was changed."""

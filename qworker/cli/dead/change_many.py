@@ -18,7 +18,7 @@ from qworker.cli.framework.progress import progress
 from qworker.cli.framework.terminal import note
 from qworker.client.dead import pages
 from qworker.client.dead.filter import DeadFilter, DeadTally
-from qworker.client.dead.pages import Act, Changed, Reading
+from qworker.client.dead.pages import Act, ChangeCounts, DeadLetterScan
 from qworker.client.dead.throttle import Throttle
 from qworker.client.per_shard import of_one_shard
 from qworker.errors import QworkerError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qworker.client.queue import Queue
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["Change", "Choice", "change_dead_letters"]
+__all__ = ["Change", "DeadLetterSelection", "change_dead_letters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class DeadLetterSelection:
     """Which dead letters, and how: `limit` and `rate_per_s`: None is unlimited."""
 
     wanted: DeadFilter
@@ -55,7 +55,7 @@ class Choice:
 
 
 def change_dead_letters(
-    session: Session, queue: Queue, change: Change, choice: Choice
+    session: Session, queue: Queue, change: Change, choice: DeadLetterSelection
 ) -> Iterator[Output]:
     """Change the dead letters of a queue that fit; not those that die during the call.
 
@@ -67,7 +67,9 @@ def change_dead_letters(
     readings, failed = [], None
     for shard in session.client.run(queue.ref.every_shard()):
         try:
-            readings.append((shard.keys, session.client.run(Reading.begin(shard, choice.wanted))))
+            readings.append(
+                (shard.keys, session.client.run(DeadLetterScan.begin(shard, choice.wanted)))
+            )
         except QworkerError as error:
             if not of_one_shard(error):
                 raise
@@ -100,12 +102,12 @@ class _Run:
     change: Change
     queue: str
     total: int
-    changed: Changed = field(default_factory=Changed)
+    changed: ChangeCounts = field(default_factory=ChangeCounts)
 
     def run(
         self,
         session: Session,
-        readings: Sequence[tuple[QueueKeys, Reading]],
+        readings: Sequence[tuple[QueueKeys, DeadLetterScan]],
         throttle: Throttle,
         limit: int | None,
     ) -> None:
@@ -114,7 +116,7 @@ class _Run:
         try:
             with progress(title, self.total) as advance:
 
-                def count_them(changed: Changed) -> None:
+                def count_them(changed: ChangeCounts) -> None:
                     self.changed.add(changed)
                     advance(changed.total)
 
@@ -159,7 +161,9 @@ class _Run:
         }
 
 
-def _count(session: Session, readings: Iterable[Reading], choice: Choice) -> DeadTally:
+def _count(
+    session: Session, readings: Iterable[DeadLetterScan], choice: DeadLetterSelection
+) -> DeadTally:
     seen, matching = DeadTally(), DeadTally()
     for reading in readings:
         while not reading.ended:

@@ -10,7 +10,7 @@ from qworker.cli.framework.near import did_you_mean
 from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
 from qworker.client.dead.fingerprint import error_line, fingerprint
-from qworker.client.dead.pages import Reading
+from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -109,7 +109,7 @@ class Listing:
 
     def _add(self, shard: QueueRef) -> Plan[list[DeadLetter]]:
         kept: list[DeadLetter] = []
-        reading = yield from Reading.begin(shard, self.wanted)
+        reading = yield from DeadLetterScan.begin(shard, self.wanted)
         while not reading.ended:
             page = yield from reading.page(self._seen)
             for dead_letter in page:

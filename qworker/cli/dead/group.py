@@ -19,7 +19,7 @@ from qworker.cli.framework.parameters import QUEUE, NumberRange, rate_option
 from qworker.cli.framework.terminal import Cell, Column, note
 
 if TYPE_CHECKING:
-    from qworker.cli.dead.change_many import Choice
+    from qworker.cli.dead.change_many import DeadLetterSelection
     from qworker.cli.dead.filter import Listing
     from qworker.cli.framework.context import Session
     from qworker.client.message import DeadLetter
@@ -240,9 +240,9 @@ def drop(session: Session, /, queue: str, **flags: Any) -> Iterator[Output]:
     return change_dead_letters(session, session.queues.get(queue), change, _choice(flags))
 
 
-def _choice(flags: dict[str, Any], rate_per_s: float | None = None) -> Choice:
-    from qworker.cli.dead.change_many import Choice
+def _choice(flags: dict[str, Any], rate_per_s: float | None = None) -> DeadLetterSelection:
+    from qworker.cli.dead.change_many import DeadLetterSelection
     from qworker.cli.dead.filter import filter_of
 
     how = {name: flags.pop(name) for name in ("everything", "limit", "dry_run", "yes")}
-    return Choice(wanted=filter_of(**flags), rate_per_s=rate_per_s, **how)
+    return DeadLetterSelection(wanted=filter_of(**flags), rate_per_s=rate_per_s, **how)

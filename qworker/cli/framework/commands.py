@@ -20,7 +20,7 @@ from qworker.cli.framework.output import printing
 __all__ = [
     "CommandGroup",
     "LazyCommandGroup",
-    "Verb",
+    "VerbCommand",
     "dry_run_option",
     "json_option",
     "stacked",
@@ -64,7 +64,7 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
     ]
 
 
-class Verb(click.Command):
+class VerbCommand(click.Command):
     """A command that also takes the global options, and prints the `Output` that its function returns or yields."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -83,7 +83,7 @@ class Verb(click.Command):
 class CommandGroup(click.Group):
     """A group of verbs that takes the global options as well."""
 
-    command_class = Verb
+    command_class = VerbCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Choice"]
+__all__ = ["ImportSelection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ImportSelection:
     """What to import. `origin` is the URL of the other system's server, None for ours; no `queues` means all."""
 
     origin: str | None

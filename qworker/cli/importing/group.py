@@ -18,7 +18,7 @@ from qworker.cli.framework.output import Output
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.cli.importing.choice import Choice
+    from qworker.cli.importing.choice import ImportSelection
     from qworker.importers.task_names import TaskNames
 
 __all__ = ["command"]
@@ -177,10 +177,10 @@ def import_celery(session: Session, /, prefix: str, **flags: Any) -> Iterator[Ou
     )
 
 
-def _choice(flags: dict[str, Any], *, attributes: bool = False) -> Choice:
-    from qworker.cli.importing.choice import Choice
+def _choice(flags: dict[str, Any], *, attributes: bool = False) -> ImportSelection:
+    from qworker.cli.importing.choice import ImportSelection
 
-    return Choice(attributes=attributes, **flags)
+    return ImportSelection(attributes=attributes, **flags)
 
 
 def _calls(flags: dict[str, Any]) -> tuple[TaskNames, dict[str, bool]]:

@@ -12,14 +12,14 @@ from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.terminal import note
 from qworker.errors import ClusterMovingError, InvalidNameError, InvalidOptionError
-from qworker.importers.mover import ImportSupersededError, Moved, Mover
+from qworker.importers.mover import ImportSupersededError, MoveCounts, Mover
 from qworker.importers.outcome import Import
 from qworker.importers.survey import survey_queue
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.cli.importing.choice import Choice
+    from qworker.cli.importing.choice import ImportSelection
     from qworker.importers.source import Source
     from qworker.importers.task_names import TaskNames
 
@@ -29,7 +29,7 @@ __all__ = ["import_messages"]
 def import_messages(
     session: Session,
     make: Callable[[Any], Source],
-    choice: Choice,
+    choice: ImportSelection,
     names: TaskNames | None = None,
 ) -> Iterator[Output]:
     """Import from the source that `make` creates from a redis-py client.
@@ -71,7 +71,7 @@ def _note_unmatched(names: TaskNames | None) -> None:
 
 @contextmanager
 def _source(
-    session: Session, make: Callable[[Any], Source], choice: Choice
+    session: Session, make: Callable[[Any], Source], choice: ImportSelection
 ) -> Iterator[tuple[Source, str]]:
     """Open the other server, and map its errors to ours."""
     from redis.exceptions import RedisError
@@ -103,7 +103,7 @@ def _source(
         redis.close()
 
 
-def _queues(source: Source, choice: Choice) -> dict[str, str]:
+def _queues(source: Source, choice: ImportSelection) -> dict[str, str]:
     """Map the queues to move to their names here, all names checked."""
     renamed = dict(map(_pair, choice.queue_pairs))
     known = source.queues()
@@ -146,7 +146,7 @@ def _note_consumers(source: Source) -> None:
         )
 
 
-def _survey(session: Session, source: Source, imported: Import, choice: Choice) -> None:
+def _survey(session: Session, source: Source, imported: Import, choice: ImportSelection) -> None:
     from qworker.cli.framework.progress import progress
     from qworker.client.inspect.peek import inspect
 
@@ -180,7 +180,7 @@ def _move(session: Session, source: Source, imported: Import) -> None:
     try:
         with progress(f"moving from {source.system}", imported.movable) as advance:
 
-            def tell(moved: Moved) -> None:
+            def tell(moved: MoveCounts) -> None:
                 nonlocal done
                 done += moved.stored + moved.known
                 advance(moved.stored + moved.known)

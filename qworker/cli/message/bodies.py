@@ -12,7 +12,7 @@ from qworker.cli.framework.output import Block, Fields, Heading, Table
 from qworker.cli.framework.terminal import Cell, Column
 from qworker.durations import format_ms
 from qworker.formats import ago, count, moment_after, safe, shortened, size, span
-from qworker.wire.envelope import Kind
+from qworker.wire.envelope import ItemKind
 from qworker.wire.numbers import whole
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ _LINE: Final = 60
 _PAGE: Final = 4000
 _AT: Final = {"delayed": "due_ms", "unacked": "deadline_ms"}
 _KINDS: Final = {
-    Kind.PLAIN: "plain JSON, pushed without qworker",
-    Kind.NEWER: "written by a newer version of qworker",
-    Kind.FOREIGN: "not written by qworker: consumers cannot handle it",
+    ItemKind.PLAIN: "plain JSON, pushed without qworker",
+    ItemKind.NEWER: "written by a newer version of qworker",
+    ItemKind.FOREIGN: "not written by qworker: consumers cannot handle it",
 }
 
 

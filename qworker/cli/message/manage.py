@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option, stacked, yes_option
+from qworker.cli.framework.commands import VerbCommand, json_option, stacked, yes_option
 from qworker.cli.framework.output import Note, Output
 from qworker.cli.framework.paging import page_options, print_pages
 from qworker.cli.framework.parameters import QUEUE
@@ -26,7 +26,7 @@ _queue_and_ids: Final = stacked(
 )
 
 
-@click.command("hold", cls=Verb)
+@click.command("hold", cls=VerbCommand)
 @_queue_and_ids
 @json_option
 @click.pass_obj
@@ -36,7 +36,7 @@ def hold(session: Session, queue: str, message_ids: tuple[str, ...]) -> Iterator
     return _report(queue, message_ids, "held", dict.fromkeys(held, "held"))
 
 
-@click.command("enqueue", cls=Verb)
+@click.command("enqueue", cls=VerbCommand)
 @_queue_and_ids
 @json_option
 @click.pass_obj
@@ -46,7 +46,7 @@ def enqueue(session: Session, queue: str, message_ids: tuple[str, ...]) -> Itera
     return _report(queue, message_ids, "enqueued", dict.fromkeys(enqueued, "enqueued"))
 
 
-@click.command("delete", cls=Verb)
+@click.command("delete", cls=VerbCommand)
 @_queue_and_ids
 @yes_option
 @json_option
@@ -76,7 +76,7 @@ def delete(
     yield from _report(queue, message_ids, "deleted", states, {"states": states, "marked": marked})
 
 
-@click.command("scan", cls=Verb)
+@click.command("scan", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--state",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import Note, Output, Table
 from qworker.cli.framework.parameters import DURATION, QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column
@@ -49,7 +49,7 @@ _PENDING: Final = (
 )
 
 
-@click.command("receive", cls=Verb)
+@click.command("receive", cls=VerbCommand)
 @_QUEUES
 @_COUNT
 @_WAIT
@@ -66,7 +66,7 @@ def receive(session: Session, /, queues: tuple[str, ...], **options: Any) -> Out
     return _output(first.receive(then=others, **options))
 
 
-@click.command("pop", cls=Verb)
+@click.command("pop", cls=VerbCommand)
 @_QUEUES
 @_COUNT
 @_WAIT
@@ -79,7 +79,7 @@ def pop(session: Session, /, queues: tuple[str, ...], **options: Any) -> Output:
     return _output(first.pop(then=others, **options), with_receipts=False)
 
 
-@click.command("claim", cls=Verb)
+@click.command("claim", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option("--elapsed", required=True, type=DURATION, help=_ELAPSED)
 @_COUNT
@@ -94,7 +94,7 @@ def claim(session: Session, /, queue: str, **options: Any) -> Output:
     return _output(session.queues.get(queue).claim(**options))
 
 
-@click.command("pending", cls=Verb)
+@click.command("pending", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option("--elapsed", default="0", type=DURATION, help=_ELAPSED)
 @click.option(

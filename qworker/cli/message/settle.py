@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option, stacked
+from qworker.cli.framework.commands import VerbCommand, json_option, stacked
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import DURATION, QUEUE
 
@@ -85,7 +85,7 @@ _TABLE: Final = (
 def _verb(settle: _SettleVerb) -> click.Command:
     run = _renew if settle.done is None else _extend if settle.name == "extend" else _settle
 
-    @click.command(settle.name, cls=Verb, help=settle.help)
+    @click.command(settle.name, cls=VerbCommand, help=settle.help)
     @stacked(_QUEUE, *settle.parameters)
     @json_option
     @click.pass_obj

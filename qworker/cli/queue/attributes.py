@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import QUEUE
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 
-class AttributesVerb(Verb):
+class AttributesVerb(VerbCommand):
     """A verb that takes attributes as KEY=VALUE, and explains that if they are given as options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import CommandGroup, Verb, json_option
+from qworker.cli.framework.commands import CommandGroup, VerbCommand, json_option
 from qworker.cli.framework.output import Block, Heading, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column
@@ -39,7 +39,7 @@ def command() -> None:
     """List, show and change queues."""
 
 
-@click.command("ls", cls=Verb)
+@click.command("ls", cls=VerbCommand)
 @json_option
 @click.pass_obj
 def list_queues(session: Session) -> Iterator[Output]:
@@ -80,7 +80,7 @@ def _listing(
         yield Note(f"{name} cannot be read: {problem}")
 
 
-@click.command("show", cls=Verb)
+@click.command("show", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--over",
@@ -133,7 +133,7 @@ def _text(
         yield limit_table(limits)
 
 
-@click.command("peek", cls=Verb)
+@click.command("peek", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--state",

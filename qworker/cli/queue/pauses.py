@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option, stacked
+from qworker.cli.framework.commands import VerbCommand, json_option, stacked
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import QUEUE
 
@@ -23,7 +23,7 @@ _queues: Final = stacked(
 )
 
 
-@click.command("pause", cls=Verb)
+@click.command("pause", cls=VerbCommand)
 @_queues
 @click.option("--in", "incoming", is_flag=True, help="Pause sending only.")
 @click.option("--out", "outgoing", is_flag=True, help="Pause receiving only.")
@@ -53,7 +53,7 @@ def pause(
     return _change(session, queues, close=directions, strict=strict)
 
 
-@click.command("resume", cls=Verb)
+@click.command("resume", cls=VerbCommand)
 @_queues
 @click.option("--in", "incoming", is_flag=True, help="Resume sending only.")
 @click.option("--out", "outgoing", is_flag=True, help="Resume receiving only.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import VerbCommand, dry_run_option, json_option, yes_option
 from qworker.cli.framework.confirm import confirm
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import QUEUE
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 
-@click.command("purge", cls=Verb)
+@click.command("purge", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--state",
@@ -62,7 +62,7 @@ def purge(
     )
 
 
-@click.command("rm", cls=Verb)
+@click.command("rm", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @dry_run_option
 @yes_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option, yes_option
+from qworker.cli.framework.commands import VerbCommand, json_option, yes_option
 from qworker.cli.framework.output import Block, Line, Output, Table
 from qworker.cli.framework.parameters import DURATION, QUEUE, NumberRange
 from qworker.cli.framework.terminal import Cell, Column
@@ -21,7 +21,7 @@ __all__ = ["shards"]
 _NUMBERS: Final = ("ready", "delayed", "unacked", "dead")
 
 
-@click.command("shards", cls=Verb)
+@click.command("shards", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.argument("number", type=NumberRange(1, 64), required=False)
 @click.option(

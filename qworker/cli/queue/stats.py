@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import Fields, Output
 from qworker.cli.framework.paging import page_options, print_pages
 from qworker.cli.framework.parameters import QUEUE, NumberRange
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 
-@click.command("stat", cls=Verb)
+@click.command("stat", cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.option(
     "--over", default="1s", metavar="DURATION", help="Sampling interval for rates. [default: 1s]"
@@ -70,7 +70,7 @@ def stat(session: Session, queue: str, over: str) -> Output:
     )
 
 
-@click.command("scan", cls=Verb)
+@click.command("scan", cls=VerbCommand)
 @click.option("--minlen", type=NumberRange(0), default=0, help="Minimum number of ready messages.")
 @click.option("--maxlen", type=NumberRange(0), help="Maximum number of ready messages.")
 @page_options

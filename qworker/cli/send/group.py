@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Note, Output
@@ -52,7 +52,7 @@ class _Sent:
             self.ids += ids
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.argument("queue", type=QUEUE)
 @click.argument("body", required=False)
 @click.option("--file", metavar="FILE", help="Read the body from a file, byte for byte.")
@@ -88,9 +88,9 @@ def command(session: Session, /, queue: str, given: dict[str, str], **source: An
     """
     import time
 
-    from qworker.cli.send.sources import Source, open_bodies
+    from qworker.cli.send.sources import BodyOptions, open_bodies
 
-    options, wanted = _options(given), Source(**source)
+    options, wanted = _options(given), BodyOptions(**source)
     wanted.check(unique=options.unique is not None)
     ref = session.queues.ref(queue)
     sent, started = _Sent(), time.monotonic()

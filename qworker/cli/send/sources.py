@@ -17,7 +17,7 @@ from qworker.errors import InvalidBodyError, InvalidError, InvalidOptionError
 from qworker.wire.codec import check_size, encode_call
 from qworker.wire.names import check_task
 
-__all__ = ["Bodies", "Source", "call_body", "open_bodies"]
+__all__ = ["Bodies", "BodyOptions", "call_body", "open_bodies"]
 
 #: Bytes of a pipe that are kept in memory, the rest in a temporary file; no single body is larger.
 _SPOOL_BYTES: Final = 64 * 1024 * 1024
@@ -48,7 +48,7 @@ class Bodies:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class BodyOptions:
     """The options about bodies: BODY, --file, --task with arguments, --lines, --count."""
 
     body: str | None
@@ -103,7 +103,7 @@ def call_body(task: str, args: Sequence[str], kwargs: Sequence[str]) -> bytes:
 
 
 @contextmanager
-def open_bodies(source: Source, maxsize: int) -> Iterator[Bodies]:
+def open_bodies(source: BodyOptions, maxsize: int) -> Iterator[Bodies]:
     """Open the bodies, none of which may be larger than `maxsize` bytes.
 
     Raises `BodyTooLargeError` (for lines naming the line), `InvalidOptionError` and `UsageError` (nothing in the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND
 from qworker.cli.framework.output import Note, Output
@@ -33,7 +33,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @click.option(
     "--out",
     required=True,

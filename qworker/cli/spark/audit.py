@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Note, Output, Table
 from qworker.cli.framework.terminal import Cell, Column
-from qworker.cli.spark.reading import Reading, reading_options
+from qworker.cli.spark.reading import EventSelection, reading_options
 from qworker.cli.spark.running import spark_options, step
 from qworker.formats import count, span
 
@@ -83,7 +83,7 @@ _NUMBERED: Final = {
 }
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @reading_options
 @click.option(
     "--incremental",
@@ -96,7 +96,7 @@ _NUMBERED: Final = {
 @click.pass_obj
 def command(
     session: Session,
-    reading: Reading,
+    reading: EventSelection,
     incremental: bool,
     restart: bool,
     spark: Callable[[], Any],
@@ -148,7 +148,7 @@ def _increment(
 
 
 def _told(
-    result: AuditResult, read: FilesRead, begun: float, reading: Reading | None, **more: Any
+    result: AuditResult, read: FilesRead, begun: float, reading: EventSelection | None, **more: Any
 ) -> Iterator[Output]:
     """What was read, how long it took, and what was found."""
     seconds = time.monotonic() - begun
@@ -166,7 +166,7 @@ def _exit(result: AuditResult) -> None:
         raise click.exceptions.Exit(FOUND if result.wrong else UNTOLD)
 
 
-def _text(result: AuditResult, reading: Reading | None) -> Iterator[str | Block]:
+def _text(result: AuditResult, reading: EventSelection | None) -> Iterator[str | Block]:
     """What an audit found; `reading`: say so if it has no events."""
     if not result.events and reading is not None:
         yield Note(

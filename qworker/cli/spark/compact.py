@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import Output
 from qworker.cli.spark.reading import archive_option, keep_option, kept_ms
 from qworker.cli.spark.running import step
@@ -23,7 +23,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @archive_option(required=True)
 @click.option("--before", metavar="DAY", help="Only days before this one, such as 2031-05-04.")
 @keep_option

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Output
 from qworker.cli.spark.reading import archive_option
@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @archive_option(required=True)
 @json_option
 @click.pass_obj

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.errors import FOUND, NO_JAVA
 from qworker.cli.framework.output import Line, Output
 
@@ -25,7 +25,7 @@ _ROWS: Final = 10
 _INSTALL: Final = "pip install 'qworker-redis[spark]'"
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option(
     "--master", default="local[2]", metavar="URL", show_default=True, help="Spark master."
 )

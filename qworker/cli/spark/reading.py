@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qworker.pipeline.source.offsets import Offsets
 
 __all__ = [
-    "Reading",
+    "EventSelection",
     "archive_option",
     "instant",
     "keep_option",
@@ -95,7 +95,7 @@ def reading_options(function: Callable[..., Any]) -> Callable[..., Any]:
         **kwargs: Any,
     ) -> Any:
         now = datetime.now(UTC)
-        reading = Reading.of(
+        reading = EventSelection.of(
             archive,
             archive is None if live is None else live,
             queues,
@@ -120,7 +120,7 @@ def instant(text: str, field: str, now: datetime) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EventSelection:
     """Which events to read, from where."""
 
     lake: Lake | None
@@ -137,7 +137,7 @@ class Reading:
         queues: str | None,
         since: datetime | None,
         until: datetime | None,
-    ) -> Reading:
+    ) -> EventSelection:
         """Check the options together. Raises `InvalidOptionError`."""
         from qworker.pipeline.jobs.lake import Lake
 

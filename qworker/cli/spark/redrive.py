@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import VerbCommand, dry_run_option, json_option, yes_option
 from qworker.cli.framework.confirm import confirm
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Note, Output, Table
@@ -35,7 +35,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @click.option("--where", metavar="SQL", required=True, help="Condition over the table dead.")
 @click.option("--queue", type=QUEUE, help="Only dead letters of this queue. [default: all queues]")
 @rate_option

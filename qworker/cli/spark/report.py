@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.terminal import note
-from qworker.cli.spark.reading import Reading, reading_options
+from qworker.cli.spark.reading import EventSelection, reading_options
 from qworker.cli.spark.running import spark_options, step
 from qworker.durations import duration_ms
 from qworker.errors import InvalidOptionError, PipelineError
@@ -37,7 +37,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @reading_options
 @click.option(
     "--out",
@@ -65,7 +65,7 @@ Examples:
 @click.pass_obj
 def command(
     session: Session,
-    reading: Reading,
+    reading: EventSelection,
     out: Path,
     targets: tuple[str, ...],
     incremental: bool,
@@ -109,7 +109,7 @@ def command(
     return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
 
 
-def _scope(session: Session, reading: Reading, targets: tuple[str, ...]) -> Scope:
+def _scope(session: Session, reading: EventSelection, targets: tuple[str, ...]) -> Scope:
     from qworker.pipeline.report import Scope
     from qworker.pipeline.report.scope import DEFAULT_TARGET_MS
 
@@ -126,7 +126,7 @@ def _scope(session: Session, reading: Reading, targets: tuple[str, ...]) -> Scop
 
 def _report_once(
     spark: Any,
-    reading: Reading,
+    reading: EventSelection,
     source: dict[str, str] | None,
     scope: Scope,
     on_step: Callable[[str], None],
@@ -153,7 +153,7 @@ def _check_out(out: Path) -> None:
     write(out, None)
 
 
-def _note_reading(done: Reported, reading: Reading) -> None:
+def _note_reading(done: Reported, reading: EventSelection) -> None:
     if done.rebuilt is not None:
         note(f"read all of the archive, because {done.rebuilt}")
     elif done.since is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import Verb, dry_run_option, json_option
+from qworker.cli.framework.commands import VerbCommand, dry_run_option, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Fields, Output
 from qworker.cli.framework.parameters import QUEUE, NumberRange
@@ -40,7 +40,7 @@ _POLL_S: Final = 0.3
 _UNREADABLE: Final = ("MALFORMED_", "FAILED_READ_FILE", "CANNOT_PARSE", "CANNOT_READ")
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @click.argument("source", metavar="FILE|TABLE")
 @click.option("--queue", type=QUEUE, required=True, help="Queue to send to.")
 @click.option("--task", metavar="NAME", help="Call this task, with the columns as arguments.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import Block, Line, Output, Raw, Table, wants_json
 from qworker.cli.framework.parameters import NumberRange
@@ -30,7 +30,7 @@ Examples:
 """
 
 
-@click.command(cls=Verb, epilog=_EXAMPLES)
+@click.command(cls=VerbCommand, epilog=_EXAMPLES)
 @click.argument("sql")
 @archive_option(required=False)
 @click.option(

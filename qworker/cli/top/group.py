@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from qworker.cli.framework.commands import Verb, json_option
+from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.output import Output, wants_json
 from qworker.cli.framework.terminal import console, is_terminal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbCommand)
 @click.option("--once", is_flag=True, help="Print one snapshot and exit.")
 @click.option(
     "--plain",
@@ -39,7 +39,7 @@ def command(session: Session, once: bool, plain: bool, every: str) -> Output | N
     The full screen needs the extra `top`; without it, or with --plain, it only shows figures. Rates are per second,
     over some seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
     """
-    from qworker.cli.top.sampler import Sampler
+    from qworker.cli.top.sampler import TopSampler
     from qworker.cli.top.screen import watch
     from qworker.cli.top.tables import snapshot_document, snapshot_text
     from qworker.config.kinds import DurationKind
@@ -50,7 +50,7 @@ def command(session: Session, once: bool, plain: bool, every: str) -> Output | N
     # rich draws nothing on a dumb terminal.
     if once or wants_json() or not is_terminal() or console().is_dumb_terminal:
         session.patience_s = every_s
-        snapshot = Sampler(session).take_pair(every_s)
+        snapshot = TopSampler(session).take_pair(every_s)
         return Output(snapshot_document(snapshot), snapshot_text(snapshot))
     installed = importlib.util.find_spec("textual") is not None
     if installed and not plain and sys.stdin.isatty():
@@ -58,7 +58,7 @@ def command(session: Session, once: bool, plain: bool, every: str) -> Output | N
 
         click.get_current_context().exit(start(session, every_s))
     session.patience_s = every_s
-    sampler = Sampler(session)
+    sampler = TopSampler(session)
     # Notes about the server come before the screen.
     session.url  # noqa: B018
     watch(sampler, every_s, "" if installed else "full screen: pip install 'qworker-redis[top]'")

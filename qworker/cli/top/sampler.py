@@ -12,7 +12,7 @@ from qworker.cli.top.limits import busiest_limits
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.rates import rates_between
 from qworker.client.manage.limit_load import LimitLoad
-from qworker.client.namespace.workers import Reaper, Running, Worker, read_reapers, read_workers
+from qworker.client.namespace.workers import ReaperInfo, Running, Worker, read_reapers, read_workers
 from qworker.errors import (
     BrokenQueueError,
     InDoubtError,
@@ -24,7 +24,7 @@ from qworker.errors import (
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
 
-__all__ = ["Sampler", "Snapshot"]
+__all__ = ["TopSampler", "TopSnapshot"]
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ _KEPT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TopSnapshot:
     """Everything at one instant. `problem` says why a newer snapshot could not be taken.
 
     `limits`: by queue and load, those under which messages wait. `unknown`: which of workers and reapers could not be
@@ -46,7 +46,7 @@ class Snapshot:
     queues: Mapping[str, Inspection | BrokenQueueError] = field(default_factory=dict)
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     workers: tuple[Worker, ...] = ()
-    reapers: tuple[Reaper, ...] = ()
+    reapers: tuple[ReaperInfo, ...] = ()
     limits: tuple[tuple[str, LimitLoad], ...] = ()
     problem: str = ""
     unknown: tuple[str, ...] = ()
@@ -59,14 +59,14 @@ class Snapshot:
         return sorted(running, key=lambda handler: -handler.seconds)
 
 
-class Sampler:
+class TopSampler:
     """Takes snapshots, and keeps the last few for the rates."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._kept: deque[Snapshot] = deque(maxlen=_KEPT)
+        self._kept: deque[TopSnapshot] = deque(maxlen=_KEPT)
 
-    def take(self) -> Snapshot:
+    def take(self) -> TopSnapshot:
         """Take a snapshot. Raises `ServerError`."""
         session = self._session
         now_ms = session.now_ms()
@@ -78,7 +78,7 @@ class Sampler:
         lists = {"workers": workers, "reapers": reapers}
         earlier = self._kept[0].queues if self._kept else {}
         memory_bytes = _memory(session)
-        snapshot = Snapshot(
+        snapshot = TopSnapshot(
             session.server.address,
             now_ms,
             memory_bytes,
@@ -101,7 +101,7 @@ class Sampler:
                 raise
             return None
 
-    def take_pair(self, apart_s: float) -> Snapshot:
+    def take_pair(self, apart_s: float) -> TopSnapshot:
         """Take two snapshots and return the second one, with rates over the time between."""
         self.take()
         time.sleep(apart_s)

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from qworker.cli.framework.errors import describe
 from qworker.cli.framework.terminal import Cell, Column, console, make_table, styled, without_spare
-from qworker.cli.top.sampler import Sampler, Snapshot
+from qworker.cli.top.sampler import TopSampler, TopSnapshot
 from qworker.cli.top.tables import (
     HANDLER_COLUMNS,
     LIMIT_COLUMNS,
@@ -47,12 +47,12 @@ _FRAME: Final = 13
 _ROOM_FOR_LIMITS: Final = 12
 
 
-def watch(sampler: Sampler, every_s: float, hint: str = "") -> None:
+def watch(sampler: TopSampler, every_s: float, hint: str = "") -> None:
     """Show snapshots until `q` or Ctrl-C, with a hint at the foot.
 
     While the server does not answer, the last one stays, with the problem.
     """
-    snapshots: queue.SimpleQueue[Snapshot | Exception] = queue.SimpleQueue()
+    snapshots: queue.SimpleQueue[TopSnapshot | Exception] = queue.SimpleQueue()
     ended = threading.Event()
     reader = threading.Thread(
         target=_read, args=(sampler, every_s, snapshots.put, ended), daemon=True
@@ -70,7 +70,7 @@ def watch(sampler: Sampler, every_s: float, hint: str = "") -> None:
     ended.set()
 
 
-def compose(snapshot: Snapshot, screen: Console, hint: str = "") -> RenderableType:
+def compose(snapshot: TopSnapshot, screen: Console, hint: str = "") -> RenderableType:
     """Lay a snapshot out for the size of the screen: queues get half of the rows, workers and handlers the rest."""
     problem = _problem(snapshot)
     rows = max(3, screen.height - _FRAME - len(problem.wrap(screen, screen.width)))
@@ -95,7 +95,7 @@ def compose(snapshot: Snapshot, screen: Console, hint: str = "") -> RenderableTy
     return Group(*parts)
 
 
-def _facts(snapshot: Snapshot) -> Text:
+def _facts(snapshot: TopSnapshot) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append("qworker top", style="bold")
     for name, cell in headline(snapshot).items():
@@ -104,7 +104,7 @@ def _facts(snapshot: Snapshot) -> Text:
     return text
 
 
-def _problem(snapshot: Snapshot) -> Text:
+def _problem(snapshot: TopSnapshot) -> Text:
     if not snapshot.problem:
         return Text()
     since = f"since {moment(snapshot.now_ms)}" if snapshot.now_ms else "yet"
@@ -128,12 +128,12 @@ def _section(
 
 
 def _read(
-    sampler: Sampler,
+    sampler: TopSampler,
     every_s: float,
-    put: Callable[[Snapshot | Exception], None],
+    put: Callable[[TopSnapshot | Exception], None],
     ended: threading.Event,
 ) -> None:
-    last = Snapshot(sampler.server)
+    last = TopSnapshot(sampler.server)
     while not ended.is_set():
         try:
             last = sampler.take()
@@ -145,7 +145,7 @@ def _read(
         ended.wait(every_s)
 
 
-def _latest(snapshots: queue.SimpleQueue[Snapshot | Exception]) -> Snapshot | None:
+def _latest(snapshots: queue.SimpleQueue[TopSnapshot | Exception]) -> TopSnapshot | None:
     latest = None
     while not snapshots.empty():
         snapshot = snapshots.get()

@@ -16,7 +16,7 @@ from qworker.formats import count, moment, rate, size, span
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from qworker.cli.top.sampler import Snapshot
+    from qworker.cli.top.sampler import TopSnapshot
     from qworker.client.inspect.peek import Inspection
 
 __all__ = [
@@ -66,7 +66,7 @@ HANDLER_COLUMNS: Final = (
 )
 
 
-def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
+def headline(snapshot: TopSnapshot) -> dict[str, Cell | str]:
     """Name the facts above the tables."""
     workers = sum(not worker.is_gone for worker in snapshot.workers)
     reapers = sum(not reaper.is_gone for reaper in snapshot.reapers)
@@ -80,7 +80,7 @@ def headline(snapshot: Snapshot) -> dict[str, Cell | str]:
     return facts | {name: Cell("unknown: their node is away", "bad") for name in snapshot.unknown}
 
 
-def queue_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+def queue_rows(snapshot: TopSnapshot) -> list[list[Cell | str]]:
     """Write the queues as rows of `QUEUE_COLUMNS`: what is broken or overdue first, then the longest wait."""
     rows = []
     for name, queue in sorted(snapshot.queues.items(), key=_urgency):
@@ -98,7 +98,7 @@ def queue_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
     return rows
 
 
-def worker_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+def worker_rows(snapshot: TopSnapshot) -> list[list[Cell | str]]:
     """Write the workers as rows of `TOP_WORKER_COLUMNS`, those that are gone last."""
     return [
         [
@@ -120,7 +120,7 @@ def _few(queues: Sequence[str]) -> str:
     return ",".join(queues[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+def handler_rows(snapshot: TopSnapshot) -> list[list[Cell | str]]:
     """Write the running handlers as rows of `HANDLER_COLUMNS`, the longest first."""
     return [
         [span(handler.seconds), handler.task, handler.message_id, str(handler.pid), handler.worker]
@@ -128,12 +128,12 @@ def handler_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
     ]
 
 
-def limit_rows(snapshot: Snapshot) -> list[list[Cell | str]]:
+def limit_rows(snapshot: TopSnapshot) -> list[list[Cell | str]]:
     """Write the limits under which messages wait as rows of `LIMIT_COLUMNS`."""
     return [[name, *load_row(load, snapshot.now_ms)] for name, load in snapshot.limits]
 
 
-def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
+def snapshot_document(snapshot: TopSnapshot) -> dict[str, Any]:
     """Write a snapshot for `--json`."""
     return {
         "server": snapshot.server,
@@ -159,7 +159,7 @@ def snapshot_document(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def snapshot_text(snapshot: Snapshot) -> Iterator[str | Block]:
+def snapshot_text(snapshot: TopSnapshot) -> Iterator[str | Block]:
     """Write a snapshot as text: facts, queues, limits, workers, running handlers."""
     facts = headline(snapshot).items()
     yield " · ".join(f"{name} {plain(cell)}" for name, cell in facts)

@@ -10,7 +10,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.engine import dead as commands
 from qworker.engine.options import DEFAULT_MAXSIZE
 from qworker.errors import InvalidOptionError
-from qworker.wire.codec import Call, check_size, decode, decode_call, encode
+from qworker.wire.codec import StoredCall, check_size, decode, decode_call, encode
 from qworker.wire.ids import EntryId
 
 __all__ = ["edit_dead"]
@@ -61,7 +61,7 @@ def edit_dead(queue: QueueRef, entry_id: str, body: object) -> Plan[str]:
     return str(edited)
 
 
-def _followed_as_before(call: Call, data: bytes, message: Stored) -> bytes:
+def _followed_as_before(call: StoredCall, data: bytes, message: Stored) -> bytes:
     """Add what follows the call, as in the old body: its chain would end here otherwise, and its group would wait."""
     old = decode_call(message.body)
     kept = b""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qworker.client.dead.filter import DeadFilter, DeadTally
-from qworker.client.dead.pages import Reading
+from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.message import DeadLetter
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
@@ -46,7 +46,7 @@ def newest(
 
     def read(shard: QueueRef) -> Plan[None]:
         behind = after and _behind(after, shard.keys.shard)
-        reading = Reading(
+        reading = DeadLetterScan(
             shard, wanted, now_ms=result.now_ms, after=behind, newest=True, size=_PAGE
         )
         seen = DeadTally()
@@ -71,7 +71,7 @@ def _behind(last: EntryId, shard: int) -> EntryId | None:
     return EntryId(last.ms, last.number, shard)
 
 
-def _all_older(reading: Reading, wanted: DeadFilter, now_ms: int) -> bool:
+def _all_older(reading: DeadLetterScan, wanted: DeadFilter, now_ms: int) -> bool:
     if wanted.newer_than_ms is None or reading.last is None:
         return False
     return reading.last.ms < now_ms - wanted.newer_than_ms - _SLACK_MS

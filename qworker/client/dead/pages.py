@@ -28,8 +28,8 @@ from qworker.wire.keys import QueueKeys
 __all__ = [
     "PAGE",
     "Act",
-    "Changed",
-    "Reading",
+    "ChangeCounts",
+    "DeadLetterScan",
     "change",
     "change_these",
     "drop",
@@ -43,7 +43,7 @@ PAGE: Final = 100
 
 
 @dataclass(slots=True)
-class Changed:
+class ChangeCounts:
     """How many dead letters were changed: done, left because they are foreign, or already gone.
 
     `kept_out`: left because another message holds their unique key. `redriven`: the entries that were redriven.
@@ -60,7 +60,7 @@ class Changed:
         """All of them."""
         return self.done + self.foreign + self.gone + self.kept_out
 
-    def add(self, other: Changed) -> None:
+    def add(self, other: ChangeCounts) -> None:
         """Add the counts of another change."""
         self.done += other.done
         self.foreign += other.foreign
@@ -70,10 +70,10 @@ class Changed:
 
 
 #: Changes the first of up to 100 entries in one script: as many as the result counts, at least one.
-Act = Callable[[QueueKeys, Sequence[EntryId]], Command[Changed]]
+Act = Callable[[QueueKeys, Sequence[EntryId]], Command[ChangeCounts]]
 
 
-class Reading:
+class DeadLetterScan:
     """A pass over the dead letters of one shard in pages of up to `size`, oldest or newest first.
 
     Those that die after its start are left out. Those that were read may go before the next page is read.
@@ -105,7 +105,7 @@ class Reading:
             self._continue_behind(after)
 
     @classmethod
-    def begin(cls, queue: QueueRef, wanted: DeadFilter) -> Plan[Reading]:
+    def begin(cls, queue: QueueRef, wanted: DeadFilter) -> Plan[DeadLetterScan]:
         """Start at the oldest dead letter; server time and newest dead letter are taken now."""
         now_ms: int = yield server_time()
         newest: list[DeadLetter] = yield entries(queue, "XREVRANGE", "+", "-", 1)
@@ -117,9 +117,9 @@ class Reading:
         """The keys of the shard."""
         return self._queue.keys
 
-    def again(self) -> Reading:
+    def again(self) -> DeadLetterScan:
         """Start again at the oldest dead letter, with the same bounds."""
-        return Reading(
+        return DeadLetterScan(
             self._queue, self._wanted, now_ms=self._now_ms, until=self._until, empty=self._empty
         )
 
@@ -155,26 +155,26 @@ class Reading:
             self._start = following.in_stream
 
 
-def readings_at(queue: QueueRef, wanted: DeadFilter, at_ms: int) -> Plan[list[Reading]]:
+def readings_at(queue: QueueRef, wanted: DeadFilter, at_ms: int) -> Plan[list[DeadLetterScan]]:
     """Start a pass in every shard over the dead letters that had died at an instant of the server's clock."""
     shards = yield from queue.every_shard()
     return [
-        Reading(shard, wanted, now_ms=at_ms, until=EntryId.last_of(at_ms, shard.keys.shard))
+        DeadLetterScan(shard, wanted, now_ms=at_ms, until=EntryId.last_of(at_ms, shard.keys.shard))
         for shard in shards
     ]
 
 
 def change(
     keys: QueueKeys,
-    reading: Reading,
+    reading: DeadLetterScan,
     act: Act,
     *,
     throttle: Throttle,
     limit: int | None = None,
-    on_progress: Callable[[Changed], None] | None = None,
-) -> Plan[Changed]:
+    on_progress: Callable[[ChangeCounts], None] | None = None,
+) -> Plan[ChangeCounts]:
     """Change the dead letters that `reading` yields, at most `limit`; `on_progress` gets the counts of each call."""
-    changed, left = Changed(), limit
+    changed, left = ChangeCounts(), limit
     while not reading.ended and left != 0:
         dead_letters = yield from reading.page()
         chosen = [dead_letter.entry for dead_letter in dead_letters[:left]]
@@ -188,12 +188,12 @@ def change_these(
     act: Act,
     chosen: Sequence[EntryId],
     throttle: Throttle,
-    on_progress: Callable[[Changed], None] | None = None,
-) -> Plan[Changed]:
+    on_progress: Callable[[ChangeCounts], None] | None = None,
+) -> Plan[ChangeCounts]:
     """Change the entries of one shard; `on_progress` as of `change`."""
-    changed, first = Changed(), 0
+    changed, first = ChangeCounts(), 0
     while first < len(chosen):
-        step: Changed = yield act(keys, chosen[first : first + throttle.batch(PAGE)])
+        step: ChangeCounts = yield act(keys, chosen[first : first + throttle.batch(PAGE)])
         first += step.total
         changed.add(step)
         if on_progress is not None:
@@ -203,27 +203,27 @@ def change_these(
     return changed
 
 
-def redrive(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[Changed]:
+def redrive(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[ChangeCounts]:
     """Put up to 100 dead letters back to ready."""
     command = dead.redrive(keys, chosen)
 
-    def decode(reply: Any) -> Changed:
+    def decode(reply: Any) -> ChangeCounts:
         results = command.decode(reply)
         done = [entry for entry, result in zip(chosen, results, strict=False) if result == 1]
-        return Changed(
+        return ChangeCounts(
             len(done), results.count(-1), results.count(0), done, kept_out=results.count(-2)
         )
 
     return Command(command.script, command.keys, command.args, decode)
 
 
-def drop(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[Changed]:
+def drop(keys: QueueKeys, chosen: Sequence[EntryId]) -> Command[ChangeCounts]:
     """Delete up to 100 dead letters."""
     command = dead.drop(keys, chosen)
 
-    def decode(reply: Any) -> Changed:
+    def decode(reply: Any) -> ChangeCounts:
         dropped, seen = command.decode(reply)
-        return Changed(dropped, gone=seen - dropped)
+        return ChangeCounts(dropped, gone=seen - dropped)
 
     return Command(command.script, command.keys, command.args, decode)
 

@@ -9,8 +9,8 @@ from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import (
     PAGE,
     Act,
-    Changed,
-    Reading,
+    ChangeCounts,
+    DeadLetterScan,
     change,
     change_these,
     drop,
@@ -68,7 +68,7 @@ def find_dead(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
     """Find the dead letter of a message; None if there is none. O(n)."""
     if not message_id:
         return None  # Foreign dead letters have no message id.
-    reading = Reading(queue, _ALL, now_ms=0, size=_PAGE)
+    reading = DeadLetterScan(queue, _ALL, now_ms=0, size=_PAGE)
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
             if dead_letter.message.id == message_id:
@@ -81,7 +81,7 @@ def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
     """Count dead letters that fit by reason, error class and task; filters as in `dead`. O(n)."""
-    reading = yield from Reading.begin(queue, DeadFilter.of(wanted, given))
+    reading = yield from DeadLetterScan.begin(queue, DeadFilter.of(wanted, given))
     tally = DeadTally()
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
@@ -133,7 +133,7 @@ def dead_of(
     by_age = wanted.older_than_ms is not None or wanted.newer_than_ms is not None
     now_ms: int = (yield server_time()) if by_age else 0
     size = min(count, _PAGE) if wanted.is_empty else PAGE
-    reading = Reading(queue, wanted, now_ms=now_ms, after=after, newest=newest, size=size)
+    reading = DeadLetterScan(queue, wanted, now_ms=now_ms, after=after, newest=newest, size=size)
     dead_letters: list[DeadLetter] = []
     while not reading.ended and len(dead_letters) < count:
         dead_letters += yield from reading.page()
@@ -168,7 +168,7 @@ def _change(
     given: Mapping[str, object],
     throttle: Throttle,
     limit: int | None,
-) -> Plan[Changed]:
+) -> Plan[ChangeCounts]:
     """Change these entries, or else those that fit a filter. Raises `InvalidOptionError` if both are given."""
     named = dict(given)
     everything = named.pop("everything", False) is True
@@ -179,7 +179,7 @@ def _change(
         )
     if limit is not None:
         limit = _LIMIT.check(limit, "limit")
-    changed = Changed()
+    changed = ChangeCounts()
     if not filtered:
         chosen = [EntryId.parse(entry_id) for entry_id in entry_ids]
         by_shard: dict[QueueRef, list[EntryId]] = {}
@@ -195,7 +195,7 @@ def _change(
     for shard in (yield from queue.every_shard()):
         left = None if limit is None else limit - changed.total
         try:
-            reading = yield from Reading.begin(shard, which)
+            reading = yield from DeadLetterScan.begin(shard, which)
             changed.add(
                 (yield from change(shard.keys, reading, act, throttle=throttle, limit=left))
             )

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IDLE_S",
+    "HintWait",
     "Listener",
-    "Watch",
     "channel_of",
     "end_pauses",
     "new_backoff",
@@ -68,7 +68,7 @@ def channel_of(reply: list[bytes]) -> str:
     return reply[1].decode("utf-8", "replace")
 
 
-class Watch:
+class HintWait:
     """A wait for hints at some channels."""
 
     def __init__(self) -> None:
@@ -90,16 +90,16 @@ class Listener:
         self.pid = os.getpid()
         self._factory = factory
         self._lock = threading.Lock()
-        self._watches: dict[str, set[Watch]] = {}
+        self._watches: dict[str, set[HintWait]] = {}
         self._thread: threading.Thread | None = None
         #: Rung for the thread, while there is one.
         self._ring: socket.socket | None = None
         self._closed = False
 
     @contextmanager
-    def watch(self, channels: Sequence[str]) -> Iterator[Watch]:
+    def watch(self, channels: Sequence[str]) -> Iterator[HintWait]:
         """Watch channels. The first hint comes as soon as a channel is heard."""
-        watch = Watch()
+        watch = HintWait()
         with self._lock:
             for channel in channels:
                 self._watches.setdefault(channel, set()).add(watch)

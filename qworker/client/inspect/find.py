@@ -14,12 +14,12 @@ from qworker.client.queue_ref import QueueRef
 from qworker.engine.message import ANYWHERE, spot
 from qworker.wire.numbers import score_ms
 
-__all__ = ["Found", "Search", "find_delayed", "id_of", "scored"]
+__all__ = ["Search", "WaitingMessage", "find_delayed", "id_of", "scored"]
 
 _PAGE: Final = 500
 
 
-class Found(msgspec.Struct, frozen=True):
+class WaitingMessage(msgspec.Struct, frozen=True):
     """A waiting message as stored, the `spot` where it was read, and the due time of a delayed one."""
 
     id: str
@@ -41,13 +41,13 @@ class Search:
         """Whether all are found, or all lists are read."""
         return not self._wanted or not self._walks
 
-    def page(self) -> Plan[list[Found]]:
+    def page(self) -> Plan[list[WaitingMessage]]:
         """Read the next page; returns the wanted messages in it, in the order of the list."""
         level, walk = self._walks[0]
         behind = walk.behind
         items = yield from walk.page()
         hits = [
-            Found(message_id, item, spot(level, behind + at))
+            WaitingMessage(message_id, item, spot(level, behind + at))
             for at, item in enumerate(items)
             if (message_id := self._wanted.pop(id_of(item), None)) is not None
         ]
@@ -65,15 +65,15 @@ class Search:
             self._walks[0][1].took(number)
 
 
-def find_delayed(queue: QueueRef, ids: Iterable[str]) -> Plan[list[Found]]:
+def find_delayed(queue: QueueRef, ids: Iterable[str]) -> Plan[list[WaitingMessage]]:
     """Search the delayed and held messages until all of some ids are found."""
     wanted = _by_bytes(ids)
     walk = SortedSetWalk(queue.keys.delayed, _PAGE)
-    hits: list[Found] = []
+    hits: list[WaitingMessage] = []
     while wanted and not walk.ended:
         for item, score in (yield from walk.page()):
             if (message_id := wanted.pop(id_of(item), None)) is not None:
-                hits.append(Found(message_id, item, due_ms=score_ms(score)))
+                hits.append(WaitingMessage(message_id, item, due_ms=score_ms(score)))
     return hits
 
 

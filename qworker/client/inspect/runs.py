@@ -9,7 +9,7 @@ import msgspec
 
 from qworker.client.checks import check_count
 from qworker.client.dead.filter import DeadFilter
-from qworker.client.dead.pages import Reading
+from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.inspect.peek import lease
 from qworker.client.inspect.results import look
@@ -263,7 +263,7 @@ def _find(queue: QueueRef, ids: Iterable[str]) -> Plan[dict[str, Stored]]:
             if message.id in wanted:
                 found[message.id] = message
     left = wanted - found.keys()
-    reading = Reading(queue, DeadFilter(ids=frozenset(left)), now_ms=0, size=_FIELDS)
+    reading = DeadLetterScan(queue, DeadFilter(ids=frozenset(left)), now_ms=0, size=_FIELDS)
     while left and not reading.ended:
         for dead_letter in (yield from reading.page()):
             found[dead_letter.message.id] = dead_letter.message

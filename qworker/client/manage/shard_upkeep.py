@@ -12,7 +12,7 @@ from qworker.engine import shards as commands
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.raw import server_time
 from qworker.engine.shards import Retired, absorb, adopt, mark, read_mark, read_shards, retire
-from qworker.wire.shards import UNMARKED, Mark, Shards
+from qworker.wire.shards import UNMARKED, ReshardMark, Shards
 
 __all__ = ["complete_totals", "give_up_empty", "holds_messages", "stored_shards", "tend"]
 
@@ -56,7 +56,7 @@ def give_up_empty(queue: QueueRef) -> Plan[bool]:
         if (yield from _is_new(shard, known)):
             break
         # Its mark may be missing: the client that changed the shards is gone, or a failover has lost it.
-        stored: Mark = yield mark(shard.keys, known)
+        stored: ReshardMark = yield mark(shard.keys, known)
         if stored.open or (yield from holds_messages(shard)):
             break
         yield from _move_totals(queue, kept - 1)
@@ -78,7 +78,7 @@ def _mark_draining(queue: QueueRef, known: Shards) -> Plan[None]:
 
 def _is_new(shard: QueueRef, known: Shards) -> Plan[bool]:
     """Return whether the last change of the shards has yet to mark this one, and its client may still be at work."""
-    stored: Mark = yield read_mark(shard.keys)
+    stored: ReshardMark = yield read_mark(shard.keys)
     if stored.epoch >= known.epoch:
         return False
     now_ms: int = yield server_time()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import InDoubtError, InvalidOptionError, LoadingError, UnavailableError
-from qworker.wire.control import KEPT_MS, Answer, Request, read_answer, write
+from qworker.wire.control import KEPT_MS, Answer, ControlRequest, read_answer, write
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import answer_key, control_key, leaving_key
 
@@ -45,7 +45,7 @@ def ask_workers(
     A worker whose node of a Cluster does not serve is not asked: its answer is not `done`, and says why. If it is the
     only one, raises the error.
     """
-    request = Request(_served_id(asks), verb, asks.now_ms(), arguments)
+    request = ControlRequest(_served_id(asks), verb, asks.now_ms(), arguments)
     missing = set(workers)
     for worker in workers:
         key = control_key(asks.namespace, worker)

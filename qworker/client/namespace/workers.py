@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qworker.wire.keys import reapers_key, workers_key
-from qworker.wire.presence import Reaper, WorkerDocument, is_gone, list_reapers, read_fields
+from qworker.wire.presence import ReaperInfo, WorkerDocument, is_gone, list_reapers, read_fields
 
 if TYPE_CHECKING:
     from qworker.store.nodes import Address
 
-__all__ = ["Asks", "Reaper", "Running", "Worker", "read_reapers", "read_workers"]
+__all__ = ["Asks", "ReaperInfo", "Running", "Worker", "read_reapers", "read_workers"]
 
 
 class Asks(Protocol):
@@ -98,7 +98,7 @@ def read_workers(asks: Asks, now_ms: int | None = None) -> list[Worker]:
     )
 
 
-def read_reapers(asks: Asks, now_ms: int | None = None) -> list[Reaper]:
+def read_reapers(asks: Asks, now_ms: int | None = None) -> list[ReaperInfo]:
     """Read the reapers, the latest first."""
     flat = asks.ask("ZREVRANGE", reapers_key(asks.namespace), 0, 999, "WITHSCORES")
     return list_reapers(flat, asks.now_ms() if now_ms is None else now_ms)

@@ -13,8 +13,8 @@ from qworker.client.queue_ref import HasRef, QueueRef
 from qworker.client.receive.deliver import NewLeases, delivered
 from qworker.client.receive.receive_pass import (
     PATIENCE_S,
-    Pass,
-    Request,
+    ReceivePass,
+    ReceiveRequest,
     one_pass,
     patience_s,
     shards_in_turn,
@@ -64,7 +64,7 @@ def receive(
     """
     own_ms = check_visibility_ms(visibility)
     shards = yield from shards_in_turn([queue, *(other.ref for other in then)])
-    return (yield from _receive(shards, Request(count, own_ms, reap), wait, pop=False))
+    return (yield from _receive(shards, ReceiveRequest(count, own_ms, reap), wait, pop=False))
 
 
 def pop(
@@ -81,11 +81,11 @@ def pop(
     is in doubt are not returned, since the ack may have counted. Raises the error if nothing was acked.
     """
     shards = yield from shards_in_turn([queue, *(other.ref for other in then)])
-    return (yield from _receive(shards, Request(count, None, reap), wait, pop=True))
+    return (yield from _receive(shards, ReceiveRequest(count, None, reap), wait, pop=True))
 
 
 def _receive(
-    shards: Sequence[QueueRef], request: Request, wait: Duration, *, pop: bool
+    shards: Sequence[QueueRef], request: ReceiveRequest, wait: Duration, *, pop: bool
 ) -> Plan[list[Message]]:
     check_count(request.count)
     began = time.monotonic()
@@ -127,7 +127,7 @@ def _receive(
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-def _deliver(result: Pass, leases: NewLeases, *, pop: bool) -> Plan[list[Message]]:
+def _deliver(result: ReceivePass, leases: NewLeases, *, pop: bool) -> Plan[list[Message]]:
     """Make messages of the batches. A failure of one shard costs the others nothing."""
     messages: list[Message] = []
     failed: QworkerError | None = None
@@ -157,7 +157,7 @@ def _leave(shard: QueueRef, batch: Batch, leases: NewLeases, error: QworkerError
     )
 
 
-def _raise_if_lasting(result: Pass, over: bool) -> None:
+def _raise_if_lasting(result: ReceivePass, over: bool) -> None:
     """Raise the first error if no shard served and no error may pass, or if the time is `over`."""
     errors = list(result.errors.values())
     if over or not any(_may_pass(error) for error in errors):
@@ -170,7 +170,7 @@ def _may_pass(error: QworkerError) -> bool:
     return isinstance(error, ServerError) and error.retry is not RetryRule.NEVER
 
 
-def _wait(shards: Sequence[QueueRef], result: Pass, block_s: float) -> Plan[bytes]:
+def _wait(shards: Sequence[QueueRef], result: ReceivePass, block_s: float) -> Plan[bytes]:
     """Wait at the doorbells of the shards that serve. The doorbell is a hint; the next receive counts."""
     bells = [shard.keys for shard in shards if shard.keys.queue not in result.errors]
     waiting = listen(bells, block_s)

@@ -24,7 +24,14 @@ from qworker.engine.receive import Batch, Suspects, settle_receive
 from qworker.errors import QworkerError
 from qworker.telemetry.logger import logger
 
-__all__ = ["PATIENCE_S", "Pass", "Request", "one_pass", "patience_s", "shards_in_turn"]
+__all__ = [
+    "PATIENCE_S",
+    "ReceivePass",
+    "ReceiveRequest",
+    "one_pass",
+    "patience_s",
+    "shards_in_turn",
+]
 
 _log = logger(__name__)
 
@@ -32,7 +39,7 @@ _log = logger(__name__)
 PATIENCE_S: Final = 0.5
 
 
-class Request(msgspec.Struct, frozen=True):
+class ReceiveRequest(msgspec.Struct, frozen=True):
     """What a receive requests from each shard."""
 
     count: int
@@ -41,7 +48,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class Pass:
+class ReceivePass:
     """The result of a pass. `hints_ms`: in how many ms there may be more."""
 
     batches: list[tuple[QueueRef, Batch]] = field(default_factory=list)
@@ -76,17 +83,17 @@ def shards_in_turn(queues: Sequence[QueueRef]) -> Plan[list[QueueRef]]:
 
 def one_pass(
     shards: Sequence[QueueRef],
-    request: Request,
+    request: ReceiveRequest,
     leases: NewLeases,
     *,
     rung: bytes = b"",
     retry_since: float | None = None,
-) -> Plan[Pass]:
+) -> Plan[ReceivePass]:
     """Receive from one shard after the other. Raises an error only if there is a single shard.
 
     `rung`: the doorbell that ended the wait before. `retry_since`: also try shards that failed before that time.
     """
-    result = Pass()
+    result = ReceivePass()
     single = len(shards) == 1
     lone = False
     for shard, count, suspects in _visits(shards, request.count):
@@ -136,11 +143,11 @@ def _visits(shards: Sequence[QueueRef], count: int) -> list[tuple[QueueRef, int,
 
 def _receive(
     shard: QueueRef,
-    request: Request,
+    request: ReceiveRequest,
     count: int,
     suspects: Suspects,
     leases: NewLeases,
-    result: Pass,
+    result: ReceivePass,
 ) -> Plan[bool]:
     """Receive from one shard; returns whether that was a suspect, which must come alone."""
     keys = shard.keys
@@ -177,7 +184,7 @@ def _receive(
     return batch.alone
 
 
-def _failed(shard: QueueRef, error: QworkerError, result: Pass) -> None:
+def _failed(shard: QueueRef, error: QworkerError, result: ReceivePass) -> None:
     now = time.monotonic()
     if isinstance(error, LeftAloneError):
         result.errors[shard.keys.queue] = error.error

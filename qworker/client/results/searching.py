@@ -9,7 +9,7 @@ from typing import Final
 from qworker.client.calls import call_group
 from qworker.client.chain_search import (
     ChainEnd,
-    Held,
+    ShardContents,
     has_letter,
     look_at,
     places_of,
@@ -90,7 +90,7 @@ def _is_over(end: ChainEnd, queues: Sequence[str]) -> Plan[bool]:
     places = yield from places_of(end, queues)
     if len(places) > _PLACES:
         return False
-    before: dict[str, Held | None] | None = None
+    before: dict[str, ShardContents | None] | None = None
     for _ in range(_WALKS):
         held = yield from look_at(places)
         states = [
@@ -107,7 +107,7 @@ def _is_over(end: ChainEnd, queues: Sequence[str]) -> Plan[bool]:
     return False
 
 
-def _has_step(shard: QueueRef, held: Held | None, end: ChainEnd) -> Plan[bool]:
+def _has_step(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Plan[bool]:
     if held is None or (held.holds and (yield from spot_of(shard, held, end)) is not None):
         return True
     return bool(held.dead) and (yield from has_letter(shard, end))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from qworker.client.execute.backoff import AwayServers
 from qworker.client.follow import next_effects
-from qworker.client.steps import Past, Writer, past_of
+from qworker.client.steps import MessageWriter, Past, past_of
 from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
@@ -19,7 +19,7 @@ from qworker.consumer.child.dispatch import Dispatcher
 from qworker.consumer.child.handlers.elsewhere import Patience
 from qworker.consumer.child.handlers.encrypted import EncryptedEndings, EncryptedPreparer
 from qworker.consumer.child.handlers.endings import Endings
-from qworker.consumer.child.handlers.event_loop import Loop
+from qworker.consumer.child.handlers.event_loop import HandlerLoop
 from qworker.consumer.child.handlers.executor import Executor
 from qworker.consumer.child.handlers.inline import Inline
 from qworker.consumer.child.handlers.preparation import Preparer
@@ -28,7 +28,7 @@ from qworker.consumer.child.handlers.threads import Threads
 from qworker.consumer.child.leases.batch_size import MAX_BATCH, QueueState
 from qworker.consumer.child.leases.board_slots import ChildLeases
 from qworker.consumer.child.loop import Broker, BrokerOptions
-from qworker.consumer.child.notifier import Notifier
+from qworker.consumer.child.notifier import Waker
 from qworker.consumer.child.queue_settings import read_paused_for, read_settings
 from qworker.consumer.child.receive.doorbells import make_doorbells
 from qworker.consumer.child.receive.fetch import Fetcher, FetchOptions
@@ -99,7 +99,7 @@ def assemble(
     queues = _queue_states(keys, tasks, settings, config)
     numbers = {name: number for number, name in enumerate(sorted(app.tasks))}
     runner = _runner(app, tasks, numbers, board, settings, config)
-    notifier = Notifier()
+    notifier = Waker()
     executors = _executors(app, runner, notifier, config)
     if len(executors) > 1:
         runner.on_async = partial(_divide, queues, tasks.values(), executors)
@@ -190,7 +190,7 @@ def _runner(
             delivery.then,
             value,
             queue=context.queue,
-            writer=Writer(app.namespace, keyring, context.trace, sending),
+            writer=MessageWriter(app.namespace, keyring, context.trace, sending),
             past=[*past_of(context.body), ended],
         )
 
@@ -218,7 +218,7 @@ def _sending(
 
 
 def _executors(
-    app: QWorker, runner: Runner, notifier: Notifier, config: ChildConfig
+    app: QWorker, runner: Runner, notifier: Waker, config: ChildConfig
 ) -> list[Executor]:
     """Choose where handlers run: inline if all are sync and run one at a time, else in threads and on a loop."""
     has_async = any(task.is_async or task.wraps_async for task in runner.tasks.values())
@@ -232,7 +232,9 @@ def _executors(
     if has_async:
         async_slots = config.concurrency or ASYNC_SLOTS
         executors.append(
-            Loop(runner, sync_slots, async_slots, notifier, kind=config.loop, close=app.aclose)
+            HandlerLoop(
+                runner, sync_slots, async_slots, notifier, kind=config.loop, close=app.aclose
+            )
         )
     return executors
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.dispatch import Dispatcher
     from qworker.consumer.child.handlers.runner import Runner
     from qworker.consumer.child.leases.board_slots import ChildLeases
-    from qworker.consumer.child.notifier import Notifier
+    from qworker.consumer.child.notifier import Waker
     from qworker.consumer.child.receive.fetch import Fetcher
     from qworker.consumer.child.settle.ack_buffer import AckBuffer
     from qworker.consumer.child.settle.stats import HandlerStats
@@ -56,7 +56,7 @@ class Broker:
         ack_buffer: AckBuffer,
         leases: ChildLeases,
         stats: HandlerStats,
-        notifier: Notifier,
+        notifier: Waker,
         stop: StopRequest,
         options: BrokerOptions,
     ) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 import socket
 
-__all__ = ["Notifier"]
+__all__ = ["Waker"]
 
 
-class Notifier:
+class Waker:
     """Wakes a sleeper from any thread; costs nothing while there is none."""
 
     def __init__(self) -> None:

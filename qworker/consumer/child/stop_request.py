@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qworker.consumer.board.board import Board
-    from qworker.consumer.child.notifier import Notifier
+    from qworker.consumer.child.notifier import Waker
 
 __all__ = ["StopRequest"]
 
@@ -14,7 +14,7 @@ __all__ = ["StopRequest"]
 class StopRequest:
     """Asks a child to stop: by a call from any thread, or by its supervisor on the board."""
 
-    def __init__(self, board: Board, notifier: Notifier) -> None:
+    def __init__(self, board: Board, notifier: Waker) -> None:
         self._board = board
         self._notifier = notifier
         self.why = ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from qworker.consumer.supervisor.processes.process import ChildProcess
     from qworker.consumer.supervisor.watches import Watch
 
-__all__ = ["Limits"]
+__all__ = ["LimitEnforcer"]
 
 _log = structlog.get_logger(__name__)
 
@@ -22,7 +22,7 @@ _MAX_CHARACTERS: Final = 8192
 _SLOW_START_S: Final = 10.0
 
 
-class Limits:
+class LimitEnforcer:
     """Acts on what `Watch` finds, one child at a time. `cancel_grace_s`: None for no end of cancelled handlers."""
 
     def __init__(

@@ -17,7 +17,7 @@ from qworker.client.execute.sync import Client
 from qworker.consumer.supervisor.ended import EndedChildren
 from qworker.consumer.supervisor.hooks import Hooks
 from qworker.consumer.supervisor.lease_thread import LeaseThread
-from qworker.consumer.supervisor.limits import Limits
+from qworker.consumer.supervisor.limits import LimitEnforcer
 from qworker.consumer.supervisor.manifests import Manifests
 from qworker.consumer.supervisor.processes.descendants import adopts, reap_adopted
 from qworker.consumer.supervisor.processes.ends import await_end
@@ -69,7 +69,7 @@ class Supervisor:
         )
         self._watch = Watch(options)
         grace_ms = options.cancel_grace_ms
-        self._limits = Limits(
+        self._limits = LimitEnforcer(
             self._watch, self._lease_thread, None if grace_ms is None else grace_ms / 1000
         )
         self._ended = EndedChildren(

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
 
-from qworker.pipeline.jobs.compositions import WATCHED, Kept, events_of
+from qworker.pipeline.jobs.compositions import WATCHED, KeptGroup, events_of
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
 from qworker.pipeline.jobs.local import local_frame, of_few, together
@@ -26,7 +26,7 @@ __all__ = ["last_holes", "needed_events", "recent", "unfinished"]
 _HOLES: Final = 100
 
 
-def needed_events(record: Record, kept: DataFrame, groups: Sequence[Kept] = ()) -> DataFrame:
+def needed_events(record: Record, kept: DataFrame, groups: Sequence[KeptGroup] = ()) -> DataFrame:
     """The events that the archive has of the lives `kept`, and the modes of journals that do not have everything.
 
     Also those of `groups` of calls, and of the calls of those that wait. Events of the live journal come again, with

@@ -23,9 +23,9 @@ from qworker.pipeline.jobs.audit_result import SAMPLES, iso
 from qworker.pipeline.jobs.compositions import (
     GROUP_KEYS,
     WATCHED,
-    Carried,
+    CarriedGroups,
     Group,
-    Kept,
+    KeptGroup,
     is_composed,
     steps,
 )
@@ -71,7 +71,7 @@ class Compositions:
     samples: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     in_doubt: frozenset[Shard] = frozenset()
     #: The groups that the next audit needs.
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptGroup, ...] = ()
     #: Groups that wait and were named for it, now or before.
     named: frozenset[Group] = frozenset()
 
@@ -147,20 +147,20 @@ def _recorded_again(recorded: DataFrame) -> DataFrame:
     )
 
 
-def carried(record: Record, seen: Seen | None, named: frozenset[Group]) -> Carried:
+def carried(record: Record, seen: Seen | None, named: frozenset[Group]) -> CarriedGroups:
     """What the next audit knows of groups beside their events."""
     before, until = None if seen is None else seen.groups.until, None
     if record.archived is not None:
         until = min(record.archived, max(_lasts(record, seen)) - WATCHED)
     times = [time for time in (before, until) if time is not None]
-    return Carried(known_since(record, seen), named, max(times, default=None))
+    return CarriedGroups(known_since(record, seen), named, max(times, default=None))
 
 
 def _lasts(record: Record, seen: Seen | None) -> list[datetime]:
     return [*record.lasts.values(), *(() if seen is None else seen.lasts.values())]
 
 
-def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[Kept, ...]:
+def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[KeptGroup, ...]:
     """The groups that the next audit needs: those that wait, and those that were decided just now."""
     from pyspark.sql import functions as F
 
@@ -169,7 +169,7 @@ def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[Kept, ...
     waits = F.col("outcome").isNull()
     needed = waits | (F.col("begun") & (F.col("decisions") > 0) & watched)
     return tuple(
-        Kept(row.queue, row.shard, row.group_id, row.made_ms, row.waits)
+        KeptGroup(row.queue, row.shard, row.group_id, row.made_ms, row.waits)
         for row in rows.where(needed).select(*GROUP_KEYS, waits.alias("waits")).collect()
     )
 

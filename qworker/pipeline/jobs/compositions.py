@@ -15,7 +15,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 __all__ = [
-    *("GROUP_KEYS", "NOTHING_CARRIED", "WATCHED", "Carried", "Group", "Kept", "calls", "events_of"),
+    *(
+        "GROUP_KEYS",
+        "NOTHING_CARRIED",
+        "WATCHED",
+        "CarriedGroups",
+        "Group",
+        "KeptGroup",
+        "calls",
+        "events_of",
+    ),
     *("groups", "groups_frame", "is_composed", "steps"),
 ]
 
@@ -34,7 +43,7 @@ _CALL: Final = r"^(.*)\.([0-9]{1,9})$"
 Group = tuple[str, int, str, int | None]
 
 
-class Kept(NamedTuple):
+class KeptGroup(NamedTuple):
     """A group that the next run needs; `waits`: with the events of its calls."""
 
     queue: str
@@ -45,7 +54,7 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class CarriedGroups:
     """What an audit knows of groups beside the events that it carries.
 
     `begun`: shard → from when on it knows the groups that were begun; `named`: groups that wait and were named for it;
@@ -65,7 +74,7 @@ class Carried:
         }
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Carried:
+    def of(cls, document: Mapping[str, Any]) -> CarriedGroups:
         """Read a `document`. Raises `KeyError`, `TypeError` or `ValueError` if it is none."""
         return cls(
             {
@@ -80,7 +89,7 @@ class Carried:
         )
 
 
-NOTHING_CARRIED: Final = Carried({})
+NOTHING_CARRIED: Final = CarriedGroups({})
 
 
 def is_composed() -> Column:
@@ -148,7 +157,7 @@ def calls(events: DataFrame) -> DataFrame:
     )
 
 
-def events_of(events: DataFrame, kept: Sequence[Kept]) -> DataFrame:
+def events_of(events: DataFrame, kept: Sequence[KeptGroup]) -> DataFrame:
     """The events of these groups, and those of the calls of groups that wait."""
     import pyarrow as pa
     from pyspark.sql import functions as F

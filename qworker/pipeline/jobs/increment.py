@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.carrying import last_holes, needed_events
-from qworker.pipeline.jobs.compositions import WATCHED, Carried, Kept
+from qworker.pipeline.jobs.compositions import WATCHED, CarriedGroups, KeptGroup
 from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.epochs import Known
 from qworker.pipeline.jobs.files import sync
@@ -166,11 +166,11 @@ class Increment:
             raise cannot_read(path, error) from error
         lasts = dict(self.lasts)
         if "groups" in self.more:
-            groups = Carried.of(self.more["groups"])
+            groups = CarriedGroups.of(self.more["groups"])
         else:
             # An earlier version carried no groups: those that were begun before are not known.
             begun = {shard: lasts.get(shard, self.at) for shard in self.begins}
-            groups = Carried(begun, until=max(lasts.values(), default=self.at) - WATCHED)
+            groups = CarriedGroups(begun, until=max(lasts.values(), default=self.at) - WATCHED)
         number = None if few is None else few.num_rows
         return Seen(self.at, self.begins, events, self.holes, lasts, groups, number)
 
@@ -180,7 +180,7 @@ class Increment:
         record: Record,
         *,
         version: int,
-        groups: Sequence[Kept] = (),
+        groups: Sequence[KeptGroup] = (),
         more: Mapping[str, Any] | None = None,
     ) -> Increment:
         """Write the state for the next run, with the events of the lives `kept` (queue, shard, message_id, life), and

@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from qworker.pipeline.jobs.compositions import NOTHING_CARRIED, Carried
+from qworker.pipeline.jobs.compositions import NOTHING_CARRIED, CarriedGroups
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.epochs import Epochs, Known, read_before
 from qworker.pipeline.jobs.holes import (
@@ -53,7 +53,7 @@ class Seen:
     events: DataFrame
     holes: tuple[Hole, ...]
     lasts: Mapping[Shard, datetime] = field(default_factory=dict)
-    groups: Carried = NOTHING_CARRIED
+    groups: CarriedGroups = NOTHING_CARRIED
     rows: int | None = None
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.compositions import GROUP_KEYS, WATCHED, Kept, groups, is_composed
+from qworker.pipeline.jobs.compositions import GROUP_KEYS, WATCHED, KeptGroup, groups, is_composed
 from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.lifecycle import KEYS, PARKED, life, order
 from qworker.pipeline.jobs.local import kept
@@ -116,7 +116,7 @@ def _waits(runs: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[Kept, ...]]:
+def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[KeptGroup, ...]]:
     """Add groups to the first sums, those that may change to the last; returns the longest open ones and the latter."""
     from pyspark.sql import functions as F
 
@@ -135,7 +135,7 @@ def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[Kept, .
             sums[part].add(name, [(tuple(key), values)])
         moving = tuple(
             # Their calls are messages, and counted as such.
-            Kept(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
+            KeptGroup(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
             for row in rows.where(moves).select(*GROUP_KEYS).collect()
         )
         shown = rows.where(waits).orderBy("made_ts", "group_id").limit(_SHOWN).collect()

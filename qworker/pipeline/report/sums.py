@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["BINS_PER_DECADE", "TABLES", "Key", "Sums", "Table", "percentiles"]
+__all__ = ["BINS_PER_DECADE", "TABLES", "Key", "Sums", "TableColumns", "percentiles"]
 
 #: Bins between 1 ms and 10 ms, 10 ms and 100 ms …
 BINS_PER_DECADE: Final = 100
@@ -32,7 +32,7 @@ def _add(one: int, other: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableColumns:
     """The columns of a table. `buckets`: the places of buckets in its key.
 
     `least`, `most`: the values of which the least or the greatest counts. `by`: the value by which the largest are
@@ -56,44 +56,46 @@ class Table:
         )
 
 
-TABLES: Final[Mapping[str, Table]] = {
+TABLES: Final[Mapping[str, TableColumns]] = {
     # Events of the window.
-    "overview": Table(
+    "overview": TableColumns(
         (),
         ("rows", "first_us", "last_us"),
         least=frozenset({"first_us"}),
         most=frozenset({"last_us"}),
     ),
-    "flow": Table(
+    "flow": TableColumns(
         ("queue", "bucket"), ("acked", "ended", "dead", "failed", "busy_us"), buckets=(1,)
     ),
     # Attempts that closed. kind: wait or run.
-    "durations": Table(("kind", "bucket", "bin"), ("attempts", "us"), buckets=(1,)),
+    "durations": TableColumns(("kind", "bucket", "bin"), ("attempts", "us"), buckets=(1,)),
     # bin: of the time that they ran; None without one.
-    "tasks": Table(("task", "bin"), ("attempts", "failed", "run_us", "failed_us"), by="run_us"),
-    "failures": Table(("task", "error"), ("failed", "run_us"), by="failed", of=2),
-    "workers": Table(
+    "tasks": TableColumns(
+        ("task", "bin"), ("attempts", "failed", "run_us", "failed_us"), by="run_us"
+    ),
+    "failures": TableColumns(("task", "error"), ("failed", "run_us"), by="failed", of=2),
+    "workers": TableColumns(
         ("worker", "task", "bin"), ("attempts", "failed", "run_us"), by="run_us", of=2
     ),
     # Deliveries of messages that waited for a limit. limit: as in the journal; bin: of the time from due to received.
-    "limits": Table(("queue", "limit", "bin"), ("waits", "us"), by="waits", of=2),
+    "limits": TableColumns(("queue", "limit", "bin"), ("waits", "us"), by="waits", of=2),
     # Messages. begun: when they became due; until: when they ended, None: they have not.
-    "arrivals": Table(("queue", "bucket"), ("messages",), buckets=(1,)),
-    "backlog": Table(
+    "arrivals": TableColumns(("queue", "bucket"), ("messages",), buckets=(1,)),
+    "backlog": TableColumns(
         ("queue", "begun", "until"),
         ("messages", "oldest_us"),
         buckets=(1, 2),
         least=frozenset({"oldest_us"}),
     ),
-    "attempts": Table(("attempts", "state"), ("messages",)),
+    "attempts": TableColumns(("attempts", "state"), ("messages",)),
     # bin: of the time from due to acked; None: they died.
-    "sla": Table(("queue", "bin"), ("done", "within", "failed", "took_us")),
+    "sla": TableColumns(("queue", "bin"), ("done", "within", "failed", "took_us")),
     # Runs. state: completed, dead, cancelled, otherwise, open; bin: of the time that completed ones took, else None.
-    "runs": Table(("task", "state", "bin"), ("runs", "steps", "took_us"), by="runs"),
+    "runs": TableColumns(("task", "state", "bin"), ("runs", "steps", "took_us"), by="runs"),
     # What they waited for: sleep, signal, gather.
-    "waits": Table(("task", "reason", "bin"), ("waits", "us"), by="waits"),
+    "waits": TableColumns(("task", "reason", "bin"), ("waits", "us"), by="waits"),
     # Groups of calls. queue: of the callback; state: ok, failed, cancelled, otherwise, open.
-    "groups": Table(
+    "groups": TableColumns(
         ("queue", "state", "bin"),
         ("groups", "calls", "largest", "took_us"),
         most=frozenset({"largest"}),

@@ -28,18 +28,18 @@ from qworker.wire.names import check_queue, shard_name
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Changed", "DeadLetterChanger", "add_up"]
+__all__ = ["AttemptResult", "DeadLetterChanger", "add_up"]
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class AttemptResult:
     """The result of an attempt: dead letters per queue that are `done`, `gone` (no longer dead) or `foreign`."""
 
     partition: int
     queues: dict[str, dict[str, int]]
 
 
-def add_up(action: str, changed: Iterable[Changed]) -> dict[str, Any]:
+def add_up(action: str, changed: Iterable[AttemptResult]) -> dict[str, Any]:
     """Add up the results of the tasks: `rows`, `done`, `gone`, `foreign`, and the same per queue."""
     queues: dict[str, Counter[str]] = {}
     for attempt in changed:
@@ -68,7 +68,7 @@ class DeadLetterChanger:
         self._entries: dict[str, dict[str, EntryId]] = {}
         self._counts: dict[str, Counter[str]] = {}
 
-    def change(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Changed:
+    def change(self, partition: int, batches: Iterable[pa.RecordBatch]) -> AttemptResult:
         """Change the dead letters that rows name. Raises `InvalidOptionError` for a row that names none."""
         number = 0
         with self._client:
@@ -80,7 +80,9 @@ class DeadLetterChanger:
                     by_shard.setdefault(shard, []).append(entry)
                 for shard, entries in by_shard.items():
                     self._change(shard, entries)
-        return Changed(partition, {queue: dict(counts) for queue, counts in self._counts.items()})
+        return AttemptResult(
+            partition, {queue: dict(counts) for queue, counts in self._counts.items()}
+        )
 
     def _named(self, row: dict[str, str | None], where: str) -> tuple[str, EntryId | None]:
         """Return the shard and entry that a row names; no entry for a message that is not dead."""

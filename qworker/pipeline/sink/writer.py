@@ -20,7 +20,7 @@ from qworker.config.files import file_for_apps
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.failures import marked_errors
 from qworker.pipeline.sink.columns import check_columns
-from qworker.pipeline.sink.dead_letters import Changed, DeadLetterChanger, add_up
+from qworker.pipeline.sink.dead_letters import AttemptResult, DeadLetterChanger, add_up
 from qworker.pipeline.sink.options import KEPT_MS, WriteOptions
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.key_options import keys_of_environment
@@ -53,7 +53,7 @@ class Prepared:
 class Written(WriterCommitMessage):
     """The result of one task; in a stream also its query."""
 
-    def __init__(self, done: BulkSent | Changed) -> None:
+    def __init__(self, done: BulkSent | AttemptResult) -> None:
         self.done = done
         self.query = ""
 
@@ -117,7 +117,7 @@ def totals_of(
     done = [message.done for message in messages if isinstance(message, Written)]
     options = prepared.options
     if options.action != "send":
-        return add_up(options.action, [task for task in done if isinstance(task, Changed)])
+        return add_up(options.action, [task for task in done if isinstance(task, AttemptResult)])
     sent = [task for task in done if isinstance(task, BulkSent)]
     return read_totals(prepared.connections, options.namespace, write_id, run_id, sent)
 

@@ -19,7 +19,7 @@ from qworker.pipeline.source.lines import firsts_of, headers_of, spread, text, t
 from qworker.pipeline.source.schemas import LAST_MS, arrow_of
 from qworker.wire.names import split_shard_name
 
-__all__ = ["Entries", "decode", "gap_batch"]
+__all__ = ["EntryPage", "decode", "gap_batch"]
 
 _OF_A_DELIVERY: Final = pa.array(
     [
@@ -32,7 +32,7 @@ _FIELDS: Final = [b"n", b"k", b"b", b"t", b"w", b"e1"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class EntryPage:
     """A page of entries of one epoch: their numbers, and per entry its `n`, `k`, `t`, `w` and groups."""
 
     entries: Any
@@ -43,7 +43,7 @@ class Entries:
     groups: Sequence[bytes]
 
     @classmethod
-    def of(cls, queue: str, reply: Sequence[tuple[bytes, list[bytes]]]) -> Entries:
+    def of(cls, queue: str, reply: Sequence[tuple[bytes, list[bytes]]]) -> EntryPage:
         """Split a reply of XRANGE. Raises `PipelineError` for an entry in another format."""
         ids, fields = zip(*reply, strict=True)
         for entry_id, named in reply:
@@ -73,9 +73,9 @@ class Entries:
         """Per entry, the number that the first event of the next entry must have."""
         return self.numbers + self.counts
 
-    def cut(self, start: int, stop: int) -> Entries:
+    def cut(self, start: int, stop: int) -> EntryPage:
         """Return the entries from `start` up to but not including `stop`."""
-        return Entries(
+        return EntryPage(
             self.entries[start:stop],
             self.numbers[start:stop],
             self.counts[start:stop],
@@ -85,7 +85,7 @@ class Entries:
         )
 
 
-def decode(queue: str, epoch: int, page: Entries) -> pa.RecordBatch:
+def decode(queue: str, epoch: int, page: EntryPage) -> pa.RecordBatch:
     """Make the batch of a page: one row per event, in their order."""
     groups = [of_entry.split(b"\n\n") for of_entry in page.groups]
     parts = [group.partition(b"\n") for of_entry in groups for group in of_entry]

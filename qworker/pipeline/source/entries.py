@@ -11,11 +11,11 @@ from qworker.pipeline.source.offsets import MAX_NUMBER, Position, Range
 from qworker.pipeline.source.reading import Reader
 from qworker.wire.keys import QueueKeys
 
-__all__ = ["Entries", "Entry", "read_entry", "within"]
+__all__ = ["EntryReader", "JournalEntry", "read_entry", "within"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One entry: its position, how many events are in it, when it was written."""
 
     position: Position
@@ -29,7 +29,7 @@ class Entry:
         return Position(position.epoch, position.entry + 1, (position.event or 0) + self.events)
 
 
-class Entries:
+class EntryReader:
     """Reads single entries of the journals of some queues; each method is a round trip to each server."""
 
     def __init__(self, reader: Reader, namespace: str, queues: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Entries:
 
     def _entries(
         self, bounds: Iterable[tuple[str, str, str]], *, verb: str = "XRANGE"
-    ) -> list[Entry | None]:
+    ) -> list[JournalEntry | None]:
         """Read the first entry of each (queue, from, to)."""
         bounds = list(bounds)
         replies = self._reader.execute_all(
@@ -67,7 +67,7 @@ def within(span: Range, first: int) -> tuple[str, str, str]:
     return span.queue, f"{span.epoch}-{first}", f"{span.epoch}-{max(first, span.stop - 1)}"
 
 
-def read_entry(queue: str, reply: Any) -> Entry:
+def read_entry(queue: str, reply: Any) -> JournalEntry:
     """Read one entry of a reply. Raises `PipelineError` for one that qworker did not write."""
     entry_id, fields = reply
     epoch, _, number = entry_id.decode().partition("-")
@@ -79,4 +79,4 @@ def read_entry(queue: str, reply: Any) -> Entry:
             f"journal of queue {queue!r}: qworker did not write entry {entry_id.decode()}; inspect it with XRANGE, "
             "and XDEL it"
         ) from None
-    return Entry(Position(int(epoch), int(number), event), events, ms)
+    return JournalEntry(Position(int(epoch), int(number), event), events, ms)

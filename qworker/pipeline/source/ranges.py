@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from qworker.pipeline.source.entries import Entries, within
+from qworker.pipeline.source.entries import EntryReader, within
 from qworker.pipeline.source.offsets import Offsets, Position, Range, shares
 
 __all__ = ["Ranges"]
@@ -17,7 +17,7 @@ _MOST_EPOCHS: Final = 1000
 _SMALLEST_PART: Final = 200
 
 
-class Ranges(Entries):
+class Ranges(EntryReader):
     """Ranges of the journals of some queues."""
 
     def spans(self, queue: str, start: Position | None, end: Position) -> Iterator[Range]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from qworker.errors import EventsLostError
-from qworker.pipeline.source.decoding import Entries, decode, gap_batch
+from qworker.pipeline.source.decoding import EntryPage, decode, gap_batch
 from qworker.pipeline.source.offsets import Range
 from qworker.pipeline.source.reading import Reader, Words
 
@@ -32,7 +32,7 @@ def scan(
     progress = _Progress(part, fail_on_loss)
     for reply in reader.replies(_pages(key, part, fetch)):
         if reply:
-            yield from progress.decode(Entries.of(part.queue, reply))
+            yield from progress.decode(EntryPage.of(part.queue, reply))
     yield from progress.end()
 
 
@@ -60,7 +60,7 @@ class _Progress:
         self._entry = part.first
         self._event = part.event
 
-    def decode(self, page: Entries) -> Iterator[pa.RecordBatch]:
+    def decode(self, page: EntryPage) -> Iterator[pa.RecordBatch]:
         """Yield the events of a page, and its gaps in between."""
         start = 0
         for index in self._breaks(page):
@@ -75,7 +75,7 @@ class _Progress:
         """Yield the gap after the last entry, if there is one."""
         yield from self._gap(self._part.stop, self._part.stop_event, None)
 
-    def _breaks(self, page: Entries) -> list[int]:
+    def _breaks(self, page: EntryPage) -> list[int]:
         """Indexes of the entries before which something is missing."""
         follows_entry = page.entries[1:] == page.entries[:-1] + 1
         follows_event = page.numbers[1:] == page.following[:-1]
@@ -83,7 +83,7 @@ class _Progress:
         first_fits = page.entries[0] == self._entry and self._event in (None, page.numbers[0])
         return breaks if first_fits else [0, *breaks]
 
-    def _decoded(self, page: Entries, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    def _decoded(self, page: EntryPage, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         if start < stop:
             yield decode(self._part.queue, self._part.epoch, page.cut(start, stop))
             self._entry = int(page.entries[stop - 1]) + 1

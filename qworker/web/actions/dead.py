@@ -11,7 +11,7 @@ from qworker.client.dead import pages as dead_pages
 from qworker.client.dead.throttle import rate_per_s
 from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.formats import count, safe, span
-from qworker.monitor.jobs import Job
+from qworker.monitor.jobs import BulkChange
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
 from qworker.web.pages.dead import RATES, filter_of, letter_at, why_not_edited, written
@@ -42,7 +42,7 @@ def _drop(doing: Doing) -> Done:
         return _start(doing, "drop", dead_pages.drop, None)
     if letter_at(doing.namespace, doing.queue, entry) is None:
         return _one(doing, entry, 0, "dropped")
-    job = Job(
+    job = BulkChange(
         secrets.token_urlsafe(12), doing.access.user, "drop", doing.queue, f"entry {entry}", 1, None,
         entry,
     )  # fmt: skip
@@ -83,7 +83,7 @@ def _start(doing: Doing, verb: str, change: Act, per_s: float | None) -> Done:
         raise InvalidOptionError("job", "is not from a question", "use the question's own form")
     at_ms, shown = map(int, numbers)
     wanted, target = filter_of(form), written(form)
-    job = Job(form["job"], doing.access.user, verb, doing.queue, target, shown, per_s)
+    job = BulkChange(form["job"], doing.access.user, verb, doing.queue, target, shown, per_s)
     begin = doing.jobs.prepare(job, change, wanted, at_ms)
     rate = f" at {per_s:g}/s" if per_s else ""
     begun = _undoable(doing) if verb == "drop" else f"started{rate}"

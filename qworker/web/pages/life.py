@@ -13,7 +13,7 @@ from qworker.web.render import stretches
 if TYPE_CHECKING:
     from qworker.client.inspect.life import Event, Life
 
-__all__ = ["Step", "steps_of"]
+__all__ = ["TimelineEntry", "steps_of"]
 
 #: The end of a delivery: in words, and its tone.
 _ENDS: Final = {
@@ -38,7 +38,7 @@ _EVENTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TimelineEntry:
     """A line of a message's life: what happened when, and the notes to it; `picture` shows its waiting and running."""
 
     title: str
@@ -48,7 +48,7 @@ class Step:
     picture: Any = ""
 
 
-def steps_of(history: Life, until_ms: int | None) -> Iterator[Step]:
+def steps_of(history: Life, until_ms: int | None) -> Iterator[TimelineEntry]:
     """Write the life of a message as steps; `until_ms`: now, if it has not ended."""
     events = history.events
     if not events:
@@ -57,7 +57,7 @@ def steps_of(history: Life, until_ms: int | None) -> Iterator[Step]:
     last_ms = max(events[-1].at_ms if until_ms is None else until_ms, first_ms + 1)
     ended = {(event.receives, event.delivered_ms) for event in events if event.name in _ENDS}
     if events[0].name != "sent":
-        yield Step("Sent", events[0].sent_ms, "")
+        yield TimelineEntry("Sent", events[0].sent_ms, "")
     for event in events:
         if event.name in _ENDS:
             yield _delivery(event, first_ms, last_ms)
@@ -71,10 +71,10 @@ def steps_of(history: Life, until_ms: int | None) -> Iterator[Step]:
             if event.name == "step":
                 reason = unquote(reason.rpartition("=")[0])  # without the digest of its value
             notes += [reason] if reason and event.name != "sent" else []
-            yield Step(title, event.at_ms, tone, notes)
+            yield TimelineEntry(title, event.at_ms, tone, notes)
 
 
-def _delivery(event: Event, first_ms: int, last_ms: int) -> Step:
+def _delivery(event: Event, first_ms: int, last_ms: int) -> TimelineEntry:
     words, tone = _ENDS[event.name]
     delivered_ms, ready_ms = event.delivered_ms, event.ready_ms
     notes, parts = [], []
@@ -93,7 +93,7 @@ def _delivery(event: Event, first_ms: int, last_ms: int) -> Step:
     notes += [f"by {event.worker}"] if event.worker else []
     notes += [part for part in (event.reason, event.error_class) if part]
     label = f"Delivery {event.receives + 1}: {', '.join(notes[:3])}"
-    return Step(
+    return TimelineEntry(
         f"Delivery {count(event.receives + 1)}: {words}",
         event.at_ms,
         tone,

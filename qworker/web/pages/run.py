@@ -15,7 +15,7 @@ from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
 from qworker.web.body import Body, show_value
 from qworker.web.look import Page
-from qworker.web.pages.life import Step
+from qworker.web.pages.life import TimelineEntry
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.pages.runs import TONES, waits_of
 from qworker.web.pages.stages import Part, Stage, stages_of
@@ -174,16 +174,16 @@ def _stages(
         if (at_ms := one.at_ms or started_ms) is not None
     ]
 
-    def write(part: Part[RunStep], before_ms: int, axis: tuple[int, int]) -> Step:
+    def write(part: Part[RunStep], before_ms: int, axis: tuple[int, int]) -> TimelineEntry:
         return _step(part, before_ms, axis, status, look)
 
-    begun = Step("Started", started_ms, "", [status.workflow] if status.workflow else [])
+    begun = TimelineEntry("Started", started_ms, "", [status.workflow] if status.workflow else [])
     return [Stage(started_ms, started_ms, [[begun]]), *stages_of(parts, started_ms, last_ms, write)]
 
 
 def _step(
     part: Part[RunStep], before_ms: int, axis: tuple[int, int], status: RunStatus, look: Look
-) -> Step:
+) -> TimelineEntry:
     """Write a step; `before_ms`: when the step before it ended, from which a wait for a signal counts."""
     one = part.of
     signal = one.name.startswith("!")
@@ -209,7 +209,7 @@ def _step(
         notes.append(_value(one, status, look))
     since_ms = min(before_ms, part.end_ms) if signal else part.start_ms
     drawn = (since_ms, part.end_ms, "wait" if signal else "run good")
-    return Step(
+    return TimelineEntry(
         title,
         part.end_ms,
         "warn" if late else "good",

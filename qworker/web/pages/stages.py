@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from qworker.formats import count, span
-from qworker.web.pages.life import Step
+from qworker.web.pages.life import TimelineEntry
 
 __all__ = ["Part", "Stage", "stages_of"]
 
@@ -29,10 +29,10 @@ class Stage:
 
     start_ms: int
     end_ms: int
-    lanes: Sequence[Sequence[Step]]
+    lanes: Sequence[Sequence[TimelineEntry]]
 
     @property
-    def alone(self) -> Step | None:
+    def alone(self) -> TimelineEntry | None:
         """The only step; None if there are several."""
         return self.lanes[0][0] if len(self.lanes) == 1 and len(self.lanes[0]) == 1 else None
 
@@ -51,7 +51,7 @@ def stages_of(
     parts: Sequence[Part[T]],
     first_ms: int,
     last_ms: int,
-    write: Callable[[Part[T], int, tuple[int, int]], Step],
+    write: Callable[[Part[T], int, tuple[int, int]], TimelineEntry],
 ) -> list[Stage]:
     """Arrange parts that overlap in time side by side, in as few lanes as they need.
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from qworker.cli.top.full.app import Top
-from qworker.cli.top.full.dead import DeadRow, Found
+from qworker.cli.top.full.dead import DeadGroups, DeadRow
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.client.dead.groups import group_by_error
 from qworker.client.execute.sync import Client
@@ -20,7 +20,7 @@ from qworker.client.inspect.peek import Inspection
 from qworker.client.manage.limit import Limit
 from qworker.client.manage.limit_load import LimitLoad
 from qworker.client.message import DeadLetter
-from qworker.client.namespace.workers import Reaper, Worker
+from qworker.client.namespace.workers import ReaperInfo, Worker
 from qworker.errors import BrokenQueueError
 from qworker.health.finding import Finding, Status
 from qworker.monitor.history import Series
@@ -97,7 +97,7 @@ class Scene(Top):
 
     async def _follow(self) -> None:
         self.take(self.scene)
-        found = Found(tuple(_dead_rows()), 862, 862)
+        found = DeadGroups(tuple(_dead_rows()), 862, 862)
         self.dead.take(found, ("", self.dead.numbers()))
         self.tasks.paused = {"export_orders": NOW_MS - 5_400_000}
         self.tasks.update(self.scene)
@@ -140,7 +140,7 @@ def sample() -> Sample:
         "dead": _series(sum(queue.dead for queue in read), chance, grows=True),
     }
     return Sample(
-        1, NOW_MS, dict(sorted(queues.items())), earlier, _workers(), (Reaper("web-1:812:a1", 400),),
+        1, NOW_MS, dict(sorted(queues.items())), earlier, _workers(), (ReaperInfo("web-1:812:a1", 400),),
         _findings(), totals, ready, done,
     )  # fmt: skip
 

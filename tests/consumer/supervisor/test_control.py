@@ -14,7 +14,7 @@ from qworker.consumer.supervisor.operators.control import Control
 from qworker.consumer.supervisor.operators.verbs import operator_verbs
 from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError
-from qworker.wire.control import KEPT_MS, Request, read_answer, write
+from qworker.wire.control import KEPT_MS, ControlRequest, read_answer, write
 from qworker.wire.keys import answer_key, control_key, workers_key
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
@@ -174,8 +174,8 @@ def test_invalid_and_old_requests_are_ignored(lab: Lab) -> None:
     answers = Answers(lab)
     for written in (b"", b"x", b"[]", b'{"id": 1}'):
         answers.send(written)
-    answers.send(write(Request("old", "echo", 1000)))
-    answers.send(write(Request("new", "echo", 1000 + KEPT_MS, {"n": 1})))
+    answers.send(write(ControlRequest("old", "echo", 1000)))
+    answers.send(write(ControlRequest("new", "echo", 1000 + KEPT_MS, {"n": 1})))
 
     answers.control.check(1001 + KEPT_MS)
 
@@ -187,10 +187,10 @@ def test_invalid_and_old_requests_are_ignored(lab: Lab) -> None:
 def test_a_request_is_carried_out_once(lab: Lab) -> None:
     """It stays in the list for others to see until that expires; a second one of the same words is another."""
     answers = Answers(lab)
-    answers.send(write(Request("a", "echo", 1000, {"n": 1})))
+    answers.send(write(ControlRequest("a", "echo", 1000, {"n": 1})))
     for now_ms in (1000, 3000, 1000 + KEPT_MS):
         answers.control.check(now_ms)
-    answers.send(write(Request("b", "echo", 5000, {"n": 1})))
+    answers.send(write(ControlRequest("b", "echo", 5000, {"n": 1})))
     answers.control.check(5000)
     answers.control.check(5000 + KEPT_MS)
     answers.control.check(5001 + KEPT_MS)
@@ -202,7 +202,7 @@ def test_a_request_is_carried_out_once(lab: Lab) -> None:
 def test_a_verb_that_a_worker_does_not_know_is_answered(lab: Lab) -> None:
     """An operator of a newer version is informed, and does not wait in vain."""
     answers = Answers(lab)
-    answers.send(write(Request("a", "fly", 1000)))
+    answers.send(write(ControlRequest("a", "fly", 1000)))
 
     answers.control.check(1000)
 

@@ -13,7 +13,7 @@ from qworker.client.namespace.owners import read_owners
 from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks, resume_task
 from qworker.client.namespace.requests import ask_workers, drain_workers
 from qworker.consumer.supervisor.operators.control import Control
-from qworker.consumer.supervisor.operators.presence import Presence
+from qworker.consumer.supervisor.operators.presence import WorkerPresence
 from qworker.daemon.schedules import server_now_ms
 from qworker.engine.note import keep_note
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
@@ -61,7 +61,7 @@ def test_a_full_server_takes_the_document(
     server: Server, client: Client, logs: list[dict[str, object]]
 ) -> None:
     """A new worker is listed, and its app is known as alive for its schedules."""
-    presence = Presence(client, "ns", "app", owns=True)
+    presence = WorkerPresence(client, "ns", "app", owns=True)
     fill(server)
     assert presence.write([], ["q"], 1, 0) is False
     [document] = server.redis().hvals(workers_key("ns"))
@@ -72,7 +72,7 @@ def test_a_full_server_takes_the_document(
 
 def test_a_worker_is_drained_on_a_full_server(server: Server, client: Client) -> None:
     """The request is stored, and the worker sees it."""
-    presence = Presence(client, "ns", "app")
+    presence = WorkerPresence(client, "ns", "app")
     assert presence.write([], ["q"], 1, 0) is False
     fill(server)
     drain_workers(Operator(client), [presence.name, "other"], 17)
@@ -140,7 +140,7 @@ def test_a_full_server_without_the_script_refuses_as_before(
     redis.execute_command("ACL", "SETUSER", "w", "on", "nopass", "+@all", "-script|load", "~*")
     path = server.url.removeprefix("unix://")
     with Client(ConnectionFactory(f"unix://w:any@{path}"), give_up_s=0.5) as client:
-        presence = Presence(client, "ns", "app", owns=True)
+        presence = WorkerPresence(client, "ns", "app", owns=True)
         redis.hset(leaving_key("ns"), presence.name, "1")
         fill(server)
         assert presence.write([], ["q"], 1, 0) is True

@@ -56,7 +56,7 @@ class DeadRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DeadGroups:
     """Groups, how many dead letters were read for them, and how many there were."""
 
     rows: tuple[DeadRow, ...] = ()
@@ -65,7 +65,7 @@ class Found:
     took_s: float = 0.0
 
 
-def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> Found:
+def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> DeadGroups:
     """Read and group the newest dead letters of queues, `numbers` of them by queue; of one queue more of them.
 
     Raises `QworkerError`.
@@ -84,7 +84,7 @@ def read_dead(namespace: Namespace, numbers: dict[str, int], only: str = "") -> 
             for group in group_by_error(found.found).values()
         ]
     of = numbers.get(only, 0) if only else sum(numbers.values())
-    return Found(tuple(rows), read, max(of, read), namespace.spent_s() - started_s)
+    return DeadGroups(tuple(rows), read, max(of, read), namespace.spent_s() - started_s)
 
 
 class DeadLetters(View[DeadRow]):
@@ -111,7 +111,7 @@ class DeadLetters(View[DeadRow]):
     def __init__(self, namespace: str, glyphs: Glyphs) -> None:
         super().__init__()
         self._namespace = namespace
-        self.found = Found()
+        self.found = DeadGroups()
         #: The one queue that is shown; '' for all.
         self.only = ""
         self.problem = ""
@@ -185,7 +185,7 @@ class DeadLetters(View[DeadRow]):
         other = self._known is None or self._known[0] != self.only
         return other or time.monotonic() >= self._due_s
 
-    def take(self, found: Found, known: tuple[str, dict[str, int]]) -> None:
+    def take(self, found: DeadGroups, known: tuple[str, dict[str, int]]) -> None:
         """Show what was read."""
         self.found, self.problem = found, ""
         # Read queues again that changed during this reading.

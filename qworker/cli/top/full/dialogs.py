@@ -25,14 +25,14 @@ from qworker.errors import QworkerError
 if TYPE_CHECKING:
     from textual import events
 
-__all__ = ["Ask", "Choice", "Confirm", "Page"]
+__all__ = ["Ask", "Confirm", "DetailScreen", "DialogChoice"]
 
 _TITLE: Final = Style(bold=True)
 _BACK: Final = Key("escape", "back", "back", "Go back to the table.", "Esc")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DialogChoice:
     """An answer: its key, its words, and what it stands for."""
 
     key: str
@@ -48,7 +48,9 @@ class Confirm(ModalScreen[str]):
         Binding("ctrl+c", "app.interrupt", show=False, priority=True),
     ]
 
-    def __init__(self, question: str, detail: str, choices: Sequence[Choice], *, bad: bool) -> None:
+    def __init__(
+        self, question: str, detail: str, choices: Sequence[DialogChoice], *, bad: bool
+    ) -> None:
         super().__init__()
         self._question = question
         self._detail = detail
@@ -62,7 +64,7 @@ class Confirm(ModalScreen[str]):
             if self._detail:
                 yield Static(Text(plain(self._detail), TONES["dim"]), classes="detail")
             answers = Text()
-            for choice in (*self._choices, Choice("n", "no, change nothing", "")):
+            for choice in (*self._choices, DialogChoice("n", "no, change nothing", "")):
                 click = pressing(f"screen.answer('{choice.value}')")
                 answers.append(f" {choice.key} ", Style(bold=True, reverse=True) + click)
                 answers.append(f" {choice.label}\n", click)
@@ -136,7 +138,7 @@ class Ask(ModalScreen[str | None]):
         self.dismiss(None)
 
 
-class Page(Screen[None]):
+class DetailScreen(Screen[None]):
     """Everything about a row. `write` is called again with every sample; `keys` act on the row."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -16,7 +16,7 @@ from qworker.cli.framework.terminal import plain
 from qworker.cli.top.full.bar import Bar
 from qworker.cli.top.full.dead import DeadLetters
 from qworker.cli.top.full.dead_of_kind import DeadOfKind
-from qworker.cli.top.full.dialogs import Page
+from qworker.cli.top.full.dialogs import DetailScreen
 from qworker.cli.top.full.findings import Findings
 from qworker.cli.top.full.glyphs import UNICODE, Glyphs
 from qworker.cli.top.full.grid import TONES, Grid
@@ -31,7 +31,7 @@ from qworker.monitor.sample import Sample
 from qworker.monitor.sampler import EVERY_S, Sampler
 
 if TYPE_CHECKING:
-    from qworker.monitor.jobs import Job
+    from qworker.monitor.jobs import BulkChange
     from qworker.monitor.namespace import Namespace
 
 __all__ = ["ALWAYS", "NO_STACK", "TALL", "Drawing", "footer"]
@@ -148,9 +148,9 @@ class Drawing(App[None]):
             return False
 
     @property
-    def _page(self) -> Page | None:
+    def _page(self) -> DetailScreen | None:
         try:
-            return self.screen if isinstance(self.screen, Page) else None
+            return self.screen if isinstance(self.screen, DetailScreen) else None
         except ScreenStackError:
             return None
 
@@ -233,7 +233,7 @@ def footer(glyphs: Glyphs) -> list[Key]:
     ]
 
 
-def _progress(job: Job) -> str:
+def _progress(job: BulkChange) -> str:
     """Write how far a change of dead letters is."""
     if job.left_s:
         return f"{job.verb} {job.queue}: {job.outcome} (s: undo)"

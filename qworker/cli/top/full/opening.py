@@ -13,10 +13,10 @@ from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.blocks import drawn
 from qworker.cli.top.full.dead import DeadRow
 from qworker.cli.top.full.dead_of_kind import DeadOfKind
-from qworker.cli.top.full.dialogs import Page
+from qworker.cli.top.full.dialogs import DetailScreen
 from qworker.cli.top.full.drawing import NO_STACK, TALL
 from qworker.cli.top.full.limits import LimitRow
-from qworker.cli.top.full.reading import Reading
+from qworker.cli.top.full.reading import LiveScreen
 from qworker.cli.top.full.tasks import TaskRow
 from qworker.cli.top.full.texts import (
     finding_page,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Opening"]
 
 
-class Opening(Reading):
+class Opening(LiveScreen):
     """The screen with the pages of rows."""
 
     def on_grid_opened(self) -> None:
@@ -111,7 +111,7 @@ class Opening(Reading):
         keys: Sequence[Key] = (),
     ) -> None:
         own = [key for key in keys if key.key != "enter"]
-        self.push_screen(Page(title, lambda: drawn(write(), self.size.width), own, row))
+        self.push_screen(DetailScreen(title, lambda: drawn(write(), self.size.width), own, row))
         self.call_after_refresh(self.on_grid_moved)
 
     def _worker_page(self, row: Worker) -> Iterable[str | Block]:

@@ -20,14 +20,14 @@ from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks,
 from qworker.client.namespace.requests import ask_workers, change_of, drain_workers
 from qworker.errors import InvalidOptionError, QworkerError
 from qworker.formats import count, span
-from qworker.monitor.jobs import Job, Jobs
+from qworker.monitor.jobs import BulkChange, Jobs
 
 if TYPE_CHECKING:
     from qworker.client.dead.filter import DeadFilter
     from qworker.client.manage.limit_load import LimitLoad
     from qworker.monitor.namespace import Namespace
 
-__all__ = ["Counted", "Operator"]
+__all__ = ["DeadLetterCount", "Operator"]
 
 _log = structlog.get_logger(__name__)
 #: Dead letters that are read before a question.
@@ -36,7 +36,7 @@ _ACTS: Final = {"redrive": pages.redrive, "drop": pages.drop}
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class DeadLetterCount:
     """Dead letters that fit a filter, as far as they were read, and the server's time then."""
 
     number: int
@@ -116,14 +116,14 @@ class Operator:
         namespace = self._namespace
         return busiest_limits(namespace.client, namespace.queues.ref, queues)
 
-    def count_dead(self, queue: str, wanted: DeadFilter) -> Counted:
+    def count_dead(self, queue: str, wanted: DeadFilter) -> DeadLetterCount:
         """Count the dead letters of a queue that fit, among the newest 20,000."""
         ref = self._namespace.queues.ref(queue)
         found = self._namespace.client.run(newest(ref, wanted, most_read=_COUNTED))
-        return Counted(len(found.found), found.last is None, found.now_ms)
+        return DeadLetterCount(len(found.found), found.last is None, found.now_ms)
 
     def change_dead(
-        self, verb: str, queue: str, wanted: DeadFilter, counted: Counted, per_s: str
+        self, verb: str, queue: str, wanted: DeadFilter, counted: DeadLetterCount, per_s: str
     ) -> str:
         """Start to redrive or drop the dead letters that were counted, and no later ones, at a rate ('': no limit).
 
@@ -132,7 +132,7 @@ class Operator:
         limit = rate_per_s(per_s, "rate") if per_s else None
         written = f"--fingerprint {wanted.fingerprint}" if wanted.fingerprint else "--all"
         job_id = secrets.token_urlsafe(12)
-        job = Job(job_id, self._user, verb, queue, written, counted.number, limit)
+        job = BulkChange(job_id, self._user, verb, queue, written, counted.number, limit)
 
         begin: list[Callable[[], None]] = []
 
@@ -162,7 +162,9 @@ class Operator:
 
     def _drop_letter(self, queue: str, entry: str) -> str:
         target, begin = f"entry {entry}", list[Callable[[], None]]()
-        job = Job(secrets.token_urlsafe(12), self._user, "drop", queue, target, 1, None, entry)
+        job = BulkChange(
+            secrets.token_urlsafe(12), self._user, "drop", queue, target, 1, None, entry
+        )
 
         def act() -> str:
             begin.append(self.jobs.prepare_drop(job))
@@ -181,7 +183,7 @@ class Operator:
             self.jobs.stop(queue, job.id)
         return f"{queue}: {running[0].ended or 'asked to stop'}"
 
-    def running(self) -> list[Job]:
+    def running(self) -> list[BulkChange]:
         """Return the changes that run, and those that ended a short time ago, the latest first."""
         return self.jobs.all()
 
@@ -220,7 +222,7 @@ class Operator:
         self._record(verb, target, outcome)
         return f"{target}: {outcome}"
 
-    def _ended(self, job: Job) -> None:
+    def _ended(self, job: BulkChange) -> None:
         self._record(f"dead {job.verb}", f"{job.queue} {job.filter}", job.outcome)
 
     def _record(self, verb: str, target: str, outcome: str) -> None:

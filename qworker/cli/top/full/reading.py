@@ -19,7 +19,7 @@ from qworker.errors import QworkerError
 from qworker.monitor.rows import QueueRow
 from qworker.monitor.sample import Sample
 
-__all__ = ["Reading"]
+__all__ = ["LiveScreen"]
 
 #: Seconds after which the clock of a server that is away is written again.
 _CLOCK_S: Final = 1.0
@@ -27,7 +27,7 @@ _CLOCK_S: Final = 1.0
 _WATCHED: Final = 100
 
 
-class Reading(Drawing):
+class LiveScreen(Drawing):
     """The screen that follows a namespace."""
 
     def on_mount(self) -> None:

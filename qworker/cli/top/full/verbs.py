@@ -9,9 +9,9 @@ from qworker.cli.framework.errors import describe
 from qworker.cli.top.full.background import in_background
 from qworker.cli.top.full.dead import DeadRow
 from qworker.cli.top.full.dead_of_kind import DeadOfKind
-from qworker.cli.top.full.dialogs import Ask, Choice, Confirm
+from qworker.cli.top.full.dialogs import Ask, Confirm, DialogChoice
 from qworker.cli.top.full.opening import Opening
-from qworker.cli.top.full.operator import Counted
+from qworker.cli.top.full.operator import DeadLetterCount
 from qworker.cli.top.full.tasks import TaskRow
 from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.throttle import rate_per_s
@@ -41,9 +41,9 @@ class Verbs(Opening):
             waiting = count(row.queue.ready, "ready message")
             detail += f" {waiting} of it would wait until it is resumed."
         choices = [
-            Choice("a", "refuse sends, and deliver nothing", "in,out"),
-            Choice("i", "refuse sends only", "in"),
-            Choice("o", "deliver nothing only", "out"),
+            DialogChoice("a", "refuse sends, and deliver nothing", "in,out"),
+            DialogChoice("i", "refuse sends only", "in"),
+            DialogChoice("o", "deliver nothing only", "out"),
         ]
 
         def act(chosen: str) -> None:
@@ -62,7 +62,7 @@ class Verbs(Opening):
         self._confirm(
             f"Resume queue {row.name}?",
             waiting,
-            [Choice("y", "resume both directions", "y")],
+            [DialogChoice("y", "resume both directions", "y")],
             lambda _: self._do(lambda: self.operator.resume(row.name), row.name),
         )
 
@@ -83,7 +83,7 @@ class Verbs(Opening):
         self._confirm(
             f"Drain worker {row.name}?",
             f"It takes no more messages, and exits when {running} of it ended, however long that takes.",
-            [Choice("y", "drain it", "y")],
+            [DialogChoice("y", "drain it", "y")],
             lambda _: self._do(lambda: self.operator.drain(row.name)),
         )
 
@@ -102,7 +102,7 @@ class Verbs(Opening):
             self._confirm(
                 f"{change} worker {row.name}?",
                 f"It has {has}. The change lasts until it exits.",
-                [Choice("y", "change it", processes)],
+                [DialogChoice("y", "change it", processes)],
                 act,
             )
             return
@@ -130,7 +130,7 @@ class Verbs(Opening):
             self._confirm(
                 f"Pause task {task}?",
                 f"No call of it starts until it is resumed; {count(running, 'running call')} would end as usual.",
-                [Choice("y", "pause it", "y")],
+                [DialogChoice("y", "pause it", "y")],
                 lambda _: self._do(lambda: self.operator.pause_task(task)),
             )
 
@@ -141,7 +141,7 @@ class Verbs(Opening):
             self._confirm(
                 f"Resume task {task}?",
                 "Its messages are received within about a minute.",
-                [Choice("y", "resume it", "y")],
+                [DialogChoice("y", "resume it", "y")],
                 lambda _: self._do(lambda: self.operator.resume_task(task)),
             )
 
@@ -171,7 +171,7 @@ class Verbs(Opening):
         self._confirm(
             f"{'Drop' if drop else 'Redrive'} 1 dead letter of {queue}?",
             f"Entry {entry}, message {row.message.id or 'without id'}.{undo}",
-            [Choice("y", "delete it" if drop else "put it back to ready", "y")],
+            [DialogChoice("y", "delete it" if drop else "put it back to ready", "y")],
             lambda _: self._do(lambda: self.operator.change_letter(verb, queue, entry), queue),
             bad=drop,
         )
@@ -208,7 +208,7 @@ class Verbs(Opening):
             self._confirm(
                 f"Drop {number} of {queue}?",
                 f"Those {kind}. {self._undo()}",
-                [Choice("y", f"delete {number}", "y")],
+                [DialogChoice("y", f"delete {number}", "y")],
                 lambda _: act(""),
                 bad=True,
             )
@@ -236,7 +236,7 @@ class Verbs(Opening):
         self,
         question: str,
         detail: str,
-        choices: Sequence[Choice],
+        choices: Sequence[DialogChoice],
         act: Callable[[str], None],
         *,
         bad: bool = False,
@@ -283,7 +283,7 @@ class Verbs(Opening):
         self._read_tasks()
 
 
-def _number(counted: Counted) -> str:
+def _number(counted: DeadLetterCount) -> str:
     """Write how many dead letters a question is about."""
     least = "" if counted.whole else "at least "
     return f"{least}{count(counted.number, 'dead letter')}"

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from qworker.consumer.child.handlers.runner import Runner
     from qworker.consumer.child.leases.delivery import Delivery
 
-__all__ = ["Loop"]
+__all__ = ["HandlerLoop"]
 
 _log = guarded(__name__)
 
 _CHECK_S: Final = 0.05
 
 
-class Loop:
+class HandlerLoop:
     """Runs up to `slots` calls at a time, and calls `notify` as they end; `kind`: see `RunOptions.loop`.
 
     `close` runs at the end: it closes what handlers have opened on the loop by the app.
@@ -132,7 +132,7 @@ class Loop:
             wanted -= 1
 
     def _begin_worker(self, number: int) -> asyncio.Task[None]:
-        worker = named(Loop._worker, self._first_slot + number)(self, number)
+        worker = named(HandlerLoop._worker, self._first_slot + number)(self, number)
         return self._loop.create_task(worker, context=self._clean.copy())
 
     async def _worker(self, number: int) -> None:

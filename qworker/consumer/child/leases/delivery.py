@@ -10,7 +10,7 @@ from msgspec import Raw
 from qworker.app.context import Context
 from qworker.app.feed import Feed
 from qworker.engine.effects import Effect
-from qworker.wire.envelope import Envelope, Kind, kind_of
+from qworker.wire.envelope import Envelope, ItemKind, kind_of
 from qworker.wire.numbers import whole
 from qworker.wire.result import MAX_KEEP_MS
 
@@ -106,7 +106,7 @@ class Delivery:
         envelope = self._envelope
         if envelope is None:
             envelope = Envelope.parse(self.item)
-            if envelope is None and kind_of(self.item) is Kind.PLAIN:
+            if envelope is None and kind_of(self.item) is ItemKind.PLAIN:
                 envelope = Envelope.adopt(self.adopted_id, self.lease.now_ms, self.item)
             self._envelope = envelope
         return envelope

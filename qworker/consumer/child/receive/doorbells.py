@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from qworker.consumer.child.leases.batch_size import QueueState
     from qworker.consumer.child.leases.board_slots import PendingLease
 
-__all__ = ["Doorbell", "Doorbells", "Wait", "make_doorbells"]
+__all__ = ["Doorbell", "DoorbellWait", "Doorbells", "make_doorbells"]
 
 _MAX_CONNECTIONS: Final = 16
 #: Queues of a doorbell, unless they are more than all doorbells have together.
 _QUEUES: Final = 128
 
 
-class Wait(msgspec.Struct, frozen=True):
+class DoorbellWait(msgspec.Struct, frozen=True):
     """A wait for tokens of `queues` until `until`; with a pending lease a receive follows it in the same trip."""
 
     queues: Sequence[QueueState]
@@ -42,7 +42,7 @@ class Doorbell(msgspec.Struct):
 
     connection: Connection
     queues: Sequence[QueueState]
-    wait: Wait | None = None
+    wait: DoorbellWait | None = None
     #: No wait begins there before this time.
     deaf_until: float = 0.0
 

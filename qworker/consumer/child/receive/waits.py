@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from qworker.consumer.child.receive.doorbells import Wait
+from qworker.consumer.child.receive.doorbells import DoorbellWait
 from qworker.engine.raw import raw
 from qworker.engine.receive import PAUSED
 from qworker.errors import QworkerError
@@ -116,7 +116,7 @@ class DoorbellWaits:
             # compared with the visibility timeout.
             block_s = min(block_s, max(0.05, queue.visibility_s / 10))
         pending = self._receiver.enter(queue) if receives else None
-        bell.wait = Wait(queues, pending, now + block_s)
+        bell.wait = DoorbellWait(queues, pending, now + block_s)
         wait = raw("BLPOP", *(queue.keys.wake for queue in queues), f"{block_s:.3f}")
         # Connected now: or the first reply would block the child for the whole wait, deaf to handlers that end.
         bell.connection.connect(wait)
@@ -159,7 +159,7 @@ class DoorbellWaits:
             if queue is not None:
                 yield bell, queue
 
-    def _finish(self, bell: Doorbell, wait: Wait) -> QueueState | None:
+    def _finish(self, bell: Doorbell, wait: DoorbellWait) -> QueueState | None:
         """Read the reply of a wait; returns the queue that rang, if it is yet to be received from."""
         bell.wait = None
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from qworker.engine.journal_groups import UNKNOWN, acked_groups, acked_headers, times_word
 from qworker.engine.settle import Group
-from qworker.wire.envelope import Kind, kind_of
+from qworker.wire.envelope import ItemKind, kind_of
 
 if TYPE_CHECKING:
     from qworker.app.task import Task
@@ -69,7 +69,7 @@ def _header(delivery: Delivery) -> bytes:
     item = delivery.item
     if item.startswith(b"q1 ") and delivery.envelope() is not None:
         return item[: item.index(b"\n") + 1]
-    name = delivery.adopted_id if kind_of(item) is Kind.PLAIN else "-"
+    name = delivery.adopted_id if kind_of(item) is ItemKind.PLAIN else "-"
     return f"q1 {name} {delivery.lease.now_ms} 0 0 0 0\n".encode()
 
 

@@ -17,7 +17,7 @@ import structlog
 from qworker.engine.note import keep_note
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, InvalidError
-from qworker.wire.control import KEPT_MS, Answer, Request, read_request, write
+from qworker.wire.control import KEPT_MS, Answer, ControlRequest, read_request, write
 from qworker.wire.keys import answer_key, control_key
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Control:
             self._done[request.id] = request.sent_ms
             self._carry_out(request)
 
-    def _carry_out(self, request: Request) -> None:
+    def _carry_out(self, request: ControlRequest) -> None:
         _log.info("control_requested", verb=request.verb, **_shown(request.arguments))
         reply = partial(self._answer, request)
         verb = self._verbs.get(request.verb)
@@ -92,7 +92,7 @@ class Control:
         except InvalidError as error:
             reply(False, str(error))
 
-    def _answer(self, request: Request, done: bool, text: str = "", **data: Any) -> None:
+    def _answer(self, request: ControlRequest, done: bool, text: str = "", **data: Any) -> None:
         key = answer_key(self._namespace, request.id)
         answer = write(Answer(self._worker, done, text, data))
         for command in (keep_note("RPUSH", key, answer), raw("PEXPIRE", key, KEPT_MS)):

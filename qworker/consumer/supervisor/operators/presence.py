@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
     from qworker.consumer.supervisor.processes.process import ChildProcess
 
-__all__ = ["Presence"]
+__all__ = ["WorkerPresence"]
 
 _log = structlog.get_logger(__name__)
 
@@ -43,7 +43,7 @@ _SHOWN_HANDLERS: Final = 20
 _SHOWN_TASKS: Final = 500
 
 
-class Presence:
+class WorkerPresence:
     """Writes and withdraws a worker's document. `owns`: its app has schedules."""
 
     def __init__(

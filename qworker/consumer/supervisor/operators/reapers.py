@@ -12,7 +12,7 @@ from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, ServerError
 from qworker.telemetry.throttle import LogThrottle
 from qworker.wire.keys import reapers_key
-from qworker.wire.presence import Reaper, list_reapers
+from qworker.wire.presence import ReaperInfo, list_reapers
 
 if TYPE_CHECKING:
     from qworker.client.execute.recurring import RecurringCalls
@@ -76,12 +76,12 @@ class ReaperWatch:
         else:
             self._note_missing(reapers[0] if reapers else None, now)
 
-    def _note_seen(self, reaper: Reaper) -> None:
+    def _note_seen(self, reaper: ReaperInfo) -> None:
         if self._warned:
             _log.info("reaper_returned", reaper=reaper.name)
         self._missed_since, self._warned = None, False
 
-    def _note_missing(self, last: Reaper | None, now: float) -> None:
+    def _note_missing(self, last: ReaperInfo | None, now: float) -> None:
         if self._missed_since is None:
             self._missed_since = now
         if now - self._missed_since < _PATIENCE_S:
@@ -98,7 +98,7 @@ class ReaperWatch:
             )
 
 
-def _reapers(replies: list[Any]) -> list[Reaper]:
+def _reapers(replies: list[Any]) -> list[ReaperInfo]:
     flat, time_ = replies
     if isinstance(time_, Exception):
         raise ServerError(str(time_)) from time_

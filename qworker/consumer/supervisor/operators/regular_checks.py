@@ -10,7 +10,7 @@ from qworker.client.execute.recurring import RecurringCalls
 from qworker.consumer.shards import ShardWatch
 from qworker.consumer.supervisor.operators.control import Control
 from qworker.consumer.supervisor.operators.paused import PausedTasks
-from qworker.consumer.supervisor.operators.presence import Presence
+from qworker.consumer.supervisor.operators.presence import WorkerPresence
 from qworker.consumer.supervisor.operators.reapers import ReaperWatch
 from qworker.consumer.supervisor.operators.verbs import HoldsChildren, operator_verbs
 from qworker.errors import ServerError
@@ -63,7 +63,7 @@ class RegularChecks:
         self._throttle = LogThrottle()
         calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
         self._clustered = client.factory.clustered
-        self._presence = Presence(
+        self._presence = WorkerPresence(
             calls,
             namespace,
             manifest.app,
