@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+from qworker.engine.claim import claim
 from qworker.engine.groups import group_page, largest, set_limit
-from qworker.engine.message import delete, enqueue, hold
+from qworker.engine.message import ANYWHERE, delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
@@ -27,6 +29,58 @@ def test_groups_take_turns(drive: Drive) -> None:
     put(drive, *[f"a:a{n}" for n in range(5)], "b:b0", "b:b1", "c:c0")
     assert get(drive, "l1", 6) == ["a0", "b0", "c0", "a1", "b1", "a2"]
     assert get(drive, "l2", 6) == ["a3", "a4"]
+
+
+def _deleted(drive: Drive) -> None:
+    (item,) = drive.redis.zrange(drive.keys.delayed, 0, 0)
+    drive.run(delete(drive.keys, [item], [ANYWHERE], now_ms=NOW))
+
+
+def _expired(drive: Drive) -> None:
+    assert drive.run(promote(drive.keys, 10, now_ms=NOW + 60_000)).moved == 0
+
+
+def _revoked(drive: Drive) -> None:
+    drive.run(promote(drive.keys, 10, now_ms=NOW + 500))
+    assert get(drive, "l2", at=NOW + 500) == ["a0"]
+    drive.redis.delete(drive.keys.wake)
+    assert drive.run(revoke(drive.keys, [b"l2"])) == 1
+
+
+def _claimed(drive: Drive) -> None:
+    drive.run(promote(drive.keys, 10, now_ms=NOW + 500))
+    batch = drive.receive("l2", at=NOW + 500)
+    drive.redis.delete(drive.keys.wake)
+    taken = drive.run(claim(drive.keys, "l3", [("l2", batch.deadline_ms)], 1, now_ms=NOW + 60_000))
+    assert taken.batch.items == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        _deleted,
+        lambda drive: drive.run(purge(drive.keys, "delayed", now_ms=NOW)),
+        _expired,
+        _revoked,
+        _claimed,
+    ],
+)
+def test_the_end_of_a_retry_rings_for_the_next_of_its_group(
+    drive: Drive, end: Callable[[Drive], object]
+) -> None:
+    """A worker that waits receives it at once, and not when it looks again."""
+    made = [
+        NewMessage(name, tail(b"", {"g": "=a", "x": str(NOW + lasts)}), group="=a")
+        for name, lasts in (("a0", 30_000), ("a1", 90_000))
+    ]
+    drive.run(send(drive.keys, made, lane="", sequence=0, now_ms=NOW))
+    assert get(drive, "l1") == ["a0"]
+    drive.settle(nacked("l1", 500))
+    assert get(drive, "none") == []
+    drive.redis.delete(drive.keys.wake)
+    end(drive)
+    assert drive.redis.llen(drive.keys.wake) == 1
+    assert get(drive, "l4", at=NOW + 60_000) == ["a1"]
 
 
 def test_messages_without_a_group_take_turns_as_one(drive: Drive) -> None:

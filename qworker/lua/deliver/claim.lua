@@ -105,6 +105,7 @@ end
 if book.all and #heads > 0 then book.record_delivered(heads, request.id) end
 amounts.timeouts, amounts.unacked = taken, #items - taken
 amounts.claimed, amounts.received = #items, #items
+if has_groups then rung = rung + groups().opened end
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 local degraded = math.max(count(stats, amounts), write_journal(ARGV[5]))
 return { 'OK', text(now), text(deadline), degraded, items, {}, lone, taken - #items }

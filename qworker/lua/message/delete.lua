@@ -52,5 +52,6 @@ for i = 3, #ARGV do
   end
   reply[i + 1] = place and 1 or 0
 end
+if has_groups and groups().opened > 0 and not attributes.paused_out then ring(wake, groups().opened) end
 reply[3] = math.max(count(stats, { cancelled = deleted, stored = -deleted }), write_journal(''))
 return reply

@@ -118,5 +118,6 @@ elseif state == 'dead' then
 else
   return { 'ARG', 'state' }
 end
+if has_groups and groups().opened > 0 and not attributes.paused_out then ring(wake, groups().opened) end
 local degraded = math.max(count(stats, { purged = purged, stored = -own }), write_journal(''))
 return { 'OK', text(now), purged, (purged >= limit or bytes >= MAX_BYTES) and 1 or 0, degraded }

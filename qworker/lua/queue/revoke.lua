@@ -46,5 +46,6 @@ for i = FIRST_LEASE, #KEYS do
   redis.call('ZREM', unacked, id)
   messages = messages + #entries
 end
+if has_groups and groups().opened > 0 and not attributes.paused_out then ring(wake, groups().opened) end
 local degraded = math.max(count(stats, { purged = messages, stored = -messages, unacked = -messages }), write_journal(''))
 return { 'OK', text(now), messages, degraded }

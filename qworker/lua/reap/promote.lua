@@ -95,7 +95,9 @@ end
 local moved = write_places(to) + placed
 if seen > placed then redis.call('ZREMRANGEBYRANK', delayed, 0, seen - placed - 1) end
 amounts.promoted = moved
-if moved > 0 and not attributes.paused_out then ring(wake, moved) end
+local rung = moved
+if has_groups then rung = math.max(moved, moved - placed + groups().opened) end
+if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 local degraded = math.max(count(stats, amounts), write_journal(''))
 -- If a bound left due messages behind, the exact time does not matter, which saves reading a body.
 local left = (seen >= limit or bytes >= MAX_BYTES) and redis.call('ZCOUNT', delayed, '-inf', text(now)) > 0
