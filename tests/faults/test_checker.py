@@ -125,6 +125,19 @@ def test_a_start_after_the_ack_is_found() -> None:
     assert check("5.5 9 started p0-2 2").started_after_ack == 0
 
 
+def test_only_the_first_start_after_a_thaw_may_have_had_its_check_before() -> None:
+    """Frozen between the check of its lease and its note, a process starts what another one has handled meanwhile."""
+    frozen = ("7.5 7 thawed 8 9", "8 9 started p0-2 2")
+    once = check(*frozen)
+    assert (once.started_after_ack, once.unexplained, once.duplicates) == (0, 0, 1)
+    again = check(*frozen, "9 9 started p0-1 2")
+    assert (again.started_after_ack, again.unexplained) == (1, 1)
+    other = check(*frozen, "9 6 started p0-1 2")
+    assert (other.started_after_ack, other.unexplained) == (1, 1)
+    before = check("7.5 9 started p0-2 2", "8 7 thawed 9")
+    assert (before.started_after_ack, before.unexplained) == (1, 1)
+
+
 def test_a_second_start_is_explained_by_the_loss_of_the_first() -> None:
     """Its wait counts from the loss; without a loss it is unexplained."""
     lost = check("6.5 9 started p0-2 2", without="acked", losses={8: [5 * SECOND]})

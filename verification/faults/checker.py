@@ -12,6 +12,7 @@ Words of a history (keys are `<producer>-<number>`, a key is sent once):
     scheduled ID                    the message of a schedule, which no producer has sent, came to its end
     acked KEY …                     the server has confirmed these acks
     crashed PID …                   these processes end now
+    thawed PID …                    these were frozen, and continue now
 
 A send that is neither confirmed nor refused is in doubt: its messages may come or not.
 """
@@ -97,10 +98,13 @@ def account_of(
     seen = _Seen(lost_at={pid: [*times] for pid, times in (losses or {}).items()})
     for event in read():
         seen.add(event)
+    thawed = seen.first_after_thaws()
     late = {
         event.rest[0]
         for event in read()
-        if event.word == "started" and seen.first_ack.get(event.rest[0], event.at) < event.at
+        if event.word == "started"
+        and seen.first_ack.get(event.rest[0], event.at) < event.at
+        and (event.at, event.pid) not in thawed
     }
     attempted, starts = seen.attempted, seen.starts
     never = [key for key in seen.confirmed if key not in seen.done and key not in dead]
@@ -113,7 +117,7 @@ def account_of(
             key for key in seen.acks if key not in starts and key not in seen.poisoned
         ],
     }
-    waits, unexplained = _redeliveries(starts, seen.lost_at)
+    waits, unexplained = _redeliveries(starts, seen.lost_at, thawed)
     return Account(
         attempts=len(attempted),
         acked=len(seen.confirmed),
@@ -145,18 +149,20 @@ def _uncounted(
 
 
 def _redeliveries(
-    starts: Mapping[str, list[tuple[int, int]]], losses: Mapping[int, Sequence[int]]
+    starts: Mapping[str, list[tuple[int, int]]],
+    losses: Mapping[int, Sequence[int]],
+    thawed: Collection[tuple[int, int]],
 ) -> tuple[list[tuple[int, int]], int]:
-    """When deliveries were lost and started again; and how many starts again no loss explains."""
+    """When deliveries were lost and started again; and how many starts again neither a loss nor a thaw explains."""
     waits, unexplained = [], 0
     for runs in starts.values():
         if len(runs) < 2:
             continue
         runs.sort()
-        for (began, pid), (again, _) in pairwise(runs):
+        for (began, pid), (again, by) in pairwise(runs):
             times = [loss for loss in losses.get(pid, ()) if loss <= again]
             if not times:
-                unexplained += 1
+                unexplained += (again, by) not in thawed
             else:
                 lost_at = min((time for time in times if time >= began), default=began)
                 waits.append((lost_at, again))
@@ -236,6 +242,25 @@ class _Seen:
     later_counts: dict[str, list[int]] = field(default_factory=dict)
     holds: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     crashes: dict[int, int] = field(default_factory=dict)
+    thaws: dict[int, list[int]] = field(default_factory=dict)
+
+    def first_after_thaws(self) -> set[tuple[int, int]]:
+        """Time and process of the first start after each thaw.
+
+        The process may have been frozen between the check of the lease and the note of the start. Another start after
+        it had its check in time.
+        """
+        starts: dict[int, list[int]] = {pid: [] for pid in self.thaws}
+        for runs in self.starts.values():
+            for at, pid in runs:
+                if pid in starts:
+                    starts[pid].append(at)
+        return {
+            (min(after), pid)
+            for pid, times in self.thaws.items()
+            for thaw in times
+            if (after := [at for at in starts[pid] if at > thaw])
+        }
 
     def add(self, event: Event) -> None:
         """Note an event."""
@@ -266,6 +291,9 @@ class _Seen:
                 self.confirmed.add(*event.rest)
             case "refused":
                 self.refused.add(*event.rest)
+            case "thawed":
+                for pid in event.rest:
+                    self.thaws.setdefault(int(pid), []).append(event.at)
             case "crashed":
                 for pid in event.rest:
                     self.lost_at.setdefault(int(pid), []).append(event.at)

@@ -200,6 +200,7 @@ class Stage(Processes):
 
     def thaw(self, pids: list[int]) -> None:
         """Let frozen processes continue."""
+        self.notebook.note("thawed", *pids)
         for pid in pids:
             send_signal(pid, signal.SIGCONT)
 
