@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from verification.faults.history import History, events_of
-from verification.faults.playing import Played, play
+from verification.faults.playing import Played, asking, play
 from verification.faults.repeating import FLOWS, flows_of, until_each
 from verification.faults.row import Row
 from verification.faults.rows import ROWS
@@ -44,6 +44,25 @@ def test_rows_without_flows_of_every_kind_are_played_once() -> None:
 
     list(until_each([CHAINS, CROWDS], 12, brings))
     assert asked == [("C1", 12), ("C1m", 0), ("C1", 6)]
+
+
+def test_a_row_of_ordered_groups_is_held_to_the_number_of_messages() -> None:
+    """A hundred messages go to each group in turn; the row is played once, and fails with a message less."""
+    asked: list[tuple[str, int]] = []
+
+    def brings(row: Row, flows: int) -> Played:
+        asked.append((row.name, flows))
+        return Played(row, 1)
+
+    list(until_each([ROWS["G73"]], 100_000, brings))
+    assert asked == [("G73", 100_000)]
+
+    held = asking(ROWS["G73"], 100_000)
+    figures = {"kills": 2, "members": 100_000, "ordered_groups": 1000, "disordered": 0}
+    assert all(bound.holds(figures) for bound in held.bounds)
+    for short in ({"members": 99_999}, {"ordered_groups": 999}):
+        assert not all(bound.holds(figures | short) for bound in held.bounds)
+    assert asking(ROWS["G73"], 0) is ROWS["G73"]
 
 
 def test_a_pass_that_brings_nothing_is_the_last() -> None:

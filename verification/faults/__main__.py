@@ -13,7 +13,7 @@ from pathlib import Path
 from verification.faults.mutating import catch_all
 from verification.faults.mutations import MUTATIONS
 from verification.faults.playing import Played, play
-from verification.faults.repeating import flows_of, until_each
+from verification.faults.repeating import flows_of, has_flows, until_each
 from verification.faults.report import print_flows, print_row, print_table, report_of
 from verification.faults.row import Row
 from verification.faults.rows import ROWS, chosen
@@ -68,10 +68,10 @@ def _play(given: argparse.Namespace) -> dict[str, object]:
     for each in until_each(chosen(given.faults), given.each, play_row):
         played.append(each)
         print_row(each)
-        if given.each:
+        if given.each and has_flows(each.row):
             print_flows(flows_of(played))
     report = report_of(played, given.seed, time.monotonic() - begun, given.rtt)
-    if given.each:
+    if given.each and any(has_flows(each.row) for each in played):
         report["passed"] = report["passed"] and min(flows_of(played).values()) >= given.each
     print_table(report)
     return report
@@ -93,7 +93,13 @@ def _arguments() -> argparse.Namespace:
     add("--mutations", action="store_true", help="plant each of them")
     add("--soak", action="store_true", help="watch memory under load")
     add("--seconds", type=float, default=0.0, help="of each fault, or of the soak; 0: its own")
-    add("--each", type=int, default=0, metavar="N", help="play on until N flows of each kind ended")
+    add(
+        "--each",
+        type=int,
+        default=0,
+        metavar="N",
+        help="play on until N flows of each kind, or N messages of G73, ended",
+    )
     add("--seed", type=int, default=random.randrange(10**6))
     add("--json", type=Path, help="write the report here")
     add("--rtt", type=_distance, default=0.0, metavar="MS", help="put all servers so far away")

@@ -19,10 +19,10 @@ from verification.faults.accounts import agreement_of
 from verification.faults.checker import Account, account_of
 from verification.faults.history import events_of
 from verification.faults.processes import NAMESPACE
-from verification.faults.row import ALWAYS, Row
+from verification.faults.row import ALWAYS, Row, at_least
 from verification.faults.stage import Stage
 
-__all__ = ["Played", "play"]
+__all__ = ["Played", "asking", "play"]
 
 #: Figure → counter of the queues.
 _STATS = {
@@ -102,11 +102,13 @@ def play(
 ) -> Played:
     """Play a row. `seconds` of fault, 0 for the row's own; `patience` stretches bounds on times.
 
-    `flows`: of each kind, at least so many are started under the fault, however long that takes.
+    `flows`: of each kind, at least so many are started under the fault, however long that takes; or as much of what the
+    row names in `each`, which it is then held to.
 
     `small`: with one child per worker and one producer, which start sooner. `keep`: histories and logs of a row that
     did not pass stay where the problem says.
     """
+    row = asking(row, flows)
     played = Played(row, seed, reason=row.needs())
     if played.reason:
         return played
@@ -136,6 +138,16 @@ def play(
     else:
         shutil.rmtree(directory, ignore_errors=True)
     return played
+
+
+def asking(row: Row, number: int) -> Row:
+    """Hold a row to so much of what it names in `each`, and to all ordered groups that this is sent to."""
+    if not row.each or not number:
+        return row
+    sending = row.load.sending
+    groups = min(sending.ordered_groups, number // sending.chunk)
+    bounds = (at_least(row.each, number), at_least("ordered_groups", groups))
+    return replace(row, bounds=(*row.bounds, *bounds))
 
 
 def _play(row: Row, stage: Stage, played: Played, patience: float) -> None:

@@ -35,8 +35,8 @@ def until_each(
     """Play rows until `number` flows of each kind have ended; yields what each play came to.
 
     `play` takes a row and how many flows of each kind it should start. Each pass over the rows gives each row an equal
-    share of what is missing; rows without flows of every kind are played once. It ends early where a whole pass adds
-    none.
+    share of what is missing; rows without flows of every kind are played once, and asked for `number` of what they name
+    in `each`. It ends early where a whole pass adds none.
     """
     played: list[Played] = []
     again, missing = list(rows), number
@@ -46,7 +46,7 @@ def until_each(
         for row in again:
             if len(played) >= len(rows) and min(flows_of(played).values()) >= number:
                 return
-            played.append(play(row, share if has_flows(row) else 0))
+            played.append(play(row, share if has_flows(row) else number if row.each else 0))
             yield played[-1]
         left = number - min(flows_of(played).values())
         again = flowing if 0 < left < missing else []

@@ -82,7 +82,8 @@ class Row:
     says why the row cannot run on this machine, or ''. `commit_s`: for this long it runs for every commit. `repairs`:
     kinds of repairs by `fsck` that the fault makes needful. `unfinished`: the figure of messages that were acked before
     they began and never ended. `miscounts`: why the server's counters may be wrong afterwards, '' where they may not.
-    `figures` reads more figures from the history.
+    `figures` reads more figures from the history. `each`: the figure that `--each` asks for, '' where it asks for flows
+    or for nothing.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Row:
     miscounts: str = ""
     needs: Callable[[], str] = lambda: ""
     figures: Callable[[Path], Mapping[str, float]] = lambda history: {}
+    each: str = ""
 
     @property
     def commit(self) -> bool:

@@ -194,5 +194,6 @@ ROWS = [
             at_least("ordered_groups", 20),
             exactly("disordered", 0),
         ),
+        each="members",
     ),
 ]

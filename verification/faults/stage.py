@@ -41,6 +41,8 @@ _HEARING = (b"heard", b"sent", b"ticked", b"acked")
 _TAIL = 65536
 #: A producer's note that the last flow of its turn, which has one of each kind, is confirmed.
 _STARTED = re.compile(rb" sent \S+/run ")
+#: A producer's note that a chunk for one ordered group is confirmed.
+_IN_ORDER = re.compile(rb" sent \S+/ordered\d+ ")
 
 
 class Stage(Processes):
@@ -290,12 +292,14 @@ class Stage(Processes):
         )
 
     def started_flows(self) -> int:
-        """How many flows of each kind were started, and confirmed; not counted, 0, where `flows` is 0."""
+        """How many flows of each kind, or messages of ordered groups, were sent and confirmed; 0 if `flows` is 0."""
         if not self.flows:
             return 0
         pids = [producer.process.pid for producer in self.producers]
         paths = [path for pid in pids for path in self.history.glob(f"{pid}-*.history")]
-        return sum(len(_STARTED.findall(path.read_bytes())) for path in paths)
+        sending = self.load.sending
+        note, of_each = (_IN_ORDER, sending.chunk) if sending.ordered_groups else (_STARTED, 1)
+        return of_each * sum(len(note.findall(path.read_bytes())) for path in paths)
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Every log line of an event, of all processes that were."""
