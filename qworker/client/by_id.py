@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 import msgspec
 
 from qworker.client.cancel import leave_tombstone
 from qworker.client.dead.verbs import find_dead
-from qworker.client.inspect.find import Search, WaitingMessage, find_delayed
+from qworker.client.inspect.find import Search, WaitingMessage, call_pages, find_delayed
 from qworker.client.inspect.peek import find, show
 from qworker.client.message import Stored
 from qworker.client.per_shard import chained, everywhere, until_found
@@ -38,8 +37,6 @@ __all__ = [
     "hold",
     "signal",
 ]
-
-_BYTES_PER_CALL: Final = 2**20
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -207,7 +204,7 @@ def _pick(
 ) -> Plan[list[str]]:
     """Move messages in as many calls as they need; returns the ids of those that still waited."""
     done: list[str] = []
-    for page in _pages(hits):
+    for page in call_pages(hits):
         first = 0
         while first < len(page):
             # A call reads a limited number: repeat it for messages without a result.
@@ -215,16 +212,3 @@ def _pick(
             done += [hit.id for hit, flag in zip(page[first:], moved, strict=False) if flag]
             first += len(moved)
     return done
-
-
-def _pages(hits: Sequence[WaitingMessage]) -> Iterator[list[WaitingMessage]]:
-    page: list[WaitingMessage] = []
-    size = 0
-    for hit in hits:
-        if page and (len(page) == commands.MAX_PICKED or size + len(hit.item) > _BYTES_PER_CALL):
-            yield page
-            page, size = [], 0
-        page.append(hit)
-        size += len(hit.item)
-    if page:
-        yield page

@@ -7,7 +7,7 @@ from typing import Final
 
 from qworker.client.cancel import tombstone
 from qworker.client.inspect import peek
-from qworker.client.inspect.find import WaitingMessage, id_of
+from qworker.client.inspect.find import WaitingMessage, call_pages, id_of
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, all_together, side_by_side
@@ -98,10 +98,7 @@ def _delete(shard: QueueRef, hits: Sequence[WaitingMessage]) -> Plan[list[str]]:
     """Delete messages in as few trips as they need; returns the ids of those deleted."""
     deleted: list[str] = []
     while hits:
-        pages = [
-            hits[first : first + commands.MAX_PICKED]
-            for first in range(0, len(hits), commands.MAX_PICKED)
-        ]
+        pages = [*call_pages(hits)]
         replies = yield from all_together(
             [
                 commands.delete(shard.keys, [hit.item for hit in page], [hit.spot for hit in page])

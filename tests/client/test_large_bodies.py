@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from qworker.client.cancel_messages import cancel_messages
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory
@@ -78,3 +79,19 @@ def test_a_peek_reads_no_lease_beyond_its_count(namespace: str, newest: bool) ->
         bodies = [message.body for message in queue.peek(2, state="unacked", newest=newest)]
         assert bodies == ([b"9", b"8"] if newest else [b"0", b"1"])
         assert redis.info("commandstats")["cmdstat_hgetall"]["calls"] == 2
+
+
+def test_a_cancel_of_many_deletes_no_more_than_a_megabyte_in_a_call(namespace: str) -> None:
+    """Three delayed ones of 600 KiB take a call each, small ones one for all."""
+    with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        redis, queue = server.redis(), Queue(client, namespace, "calls")
+        queue.create(maxsize="1MiB")
+        calls = {}
+        for size in (1, 1, 600 * 2**10):  # the first one loads the script
+            ids = queue.send_many([b"x" * size] * 3, delay="1h")
+            redis.config_resetstat()
+            cancelled: set[str] = set()
+            client.run(cancel_messages(queue.ref, tuple(ids), cancelled, set()))
+            assert cancelled == set(ids)
+            calls[size] = redis.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert calls[600 * 2**10] == calls[1] + 2

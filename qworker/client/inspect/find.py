@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -11,12 +11,14 @@ import msgspec
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.engine.message import ANYWHERE, spot
+from qworker.engine.message import ANYWHERE, MAX_PICKED, spot
 from qworker.wire.numbers import score_ms
 
-__all__ = ["Search", "WaitingMessage", "find_delayed", "id_of", "scored"]
+__all__ = ["Search", "WaitingMessage", "call_pages", "find_delayed", "id_of", "scored"]
 
 _PAGE: Final = 500
+#: What one call moves or deletes, at most.
+_BYTES_PER_CALL: Final = 2**20
 
 
 class WaitingMessage(msgspec.Struct, frozen=True):
@@ -91,3 +93,17 @@ def _by_bytes(ids: Iterable[str]) -> dict[bytes, str]:
 def id_of(item: bytes) -> bytes:
     """Cut the id out of an item; b'' if the item is not a message."""
     return item[3 : item.find(b" ", 3)] if item.startswith(b"q1 ") else b""
+
+
+def call_pages(hits: Sequence[WaitingMessage]) -> Iterator[list[WaitingMessage]]:
+    """Divide messages into those of one call each, which keeps the server for a few ms: by number and by bytes."""
+    page: list[WaitingMessage] = []
+    size = 0
+    for hit in hits:
+        if page and (len(page) == MAX_PICKED or size + len(hit.item) > _BYTES_PER_CALL):
+            yield page
+            page, size = [], 0
+        page.append(hit)
+        size += len(hit.item)
+    if page:
+        yield page
