@@ -1751,38 +1751,43 @@ function joins.index()
 end
 
 -- A group of calls has ended: its values go. The record of its start stays for as long as it says, so that it is not
--- started again. `outcome`: of one that was not decided, see journal.lua.
-function joins.finish(id, outcome)
+-- started again. `outcome`: of one that was not decided, see journal.lua. `queues_ms`, or nil: how long the queues of its calls
+-- stay known, of which a cancel that was interrupted has not reached all.
+function joins.finish(id, outcome, queues_ms)
   local join, index = joins.key(id), joins.index()
-  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep', '@over', '@made')
+  local found = redis.pcall('HMGET', join, '@start', '@size', '@keep', '@over', '@made', '@queues')
   redis.pcall('ZREM', index, id)
   if found.err or not found[2] then return end
   if book.on and not found[4] then book.record_group('group_decided', id, found[5], outcome or 'ended', '-') end
   redis.pcall('UNLINK', join)
+  if queues_ms and found[6] then
+    redis.pcall('HSET', join, '@size', found[2], '@sent', found[2], '@over', found[4] or '1', '@queues', found[6])
+    redis.pcall('PEXPIRE', join, text(queues_ms))
+  end
   if not found[1] or not found[3] then return end
   redis.pcall('HSET', join, '@start', found[1], '@size', found[2], '@sent', found[2], '@over', '1')
   redis.pcall('PEXPIRE', join, found[3])
 end
 
 -- A run has ended: its state is kept as long as its result, the flag r of `head`. A dead one has not ended: it can be
--- redriven. With a run, or a callback (flag h), the groups of calls end that were for it.
-local function end_run(head, id)
+-- redriven. With a run, or a callback (flag h), the groups of calls end that were for it; `words` as of a result, or nil.
+local function end_run(head, id, words)
   if string.find(head, ' h=', 1, true) then joins.finish(id) end
   if not string.find(head, ' c=', 1, true) then return end
   local keep_ms, run, runs = math.min(number_in(head, ' r=') or 0, MAX_KEEP_MS), run_key(id), runs_key()
   local its_groups = redis.pcall('HGET', run, '@joins')
   if type(its_groups) == 'string' then
-    for group in string.gmatch(its_groups, '%S+') do joins.finish(group) end
+    for group in string.gmatch(its_groups, '%S+') do joins.finish(group, nil, words == 'cancelled' and keep_ms or nil) end
   end
   redis.pcall('PEXPIRE', run, text(keep_ms))
   redis.pcall('ZREM', runs, id)
 end
 
-local function end_run_of(item)
+local function end_run_of(item, words)
   if kind(item) ~= 'own' or not has_flags(item) then return end
   local head = header(item)
   local id = string.match(head, '^([%w._-]+) ')
-  if id and #id <= 64 then end_run(head, id) end
+  if id and #id <= 64 then end_run(head, id, words) end
 end
 
 -- The words of a dead letter in a result.
@@ -1795,7 +1800,7 @@ local function end_of(item, words)
   free_unique_of(item)
   if has_groups then groups().free_slot(item) end
   end_result(item, words)
-  end_run_of(item)
+  end_run_of(item, words)
 end
 
 -- A message that had ended waits again.

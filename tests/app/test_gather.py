@@ -12,6 +12,7 @@ import pytest
 from qworker import (
     Cancellation,
     Discard,
+    Failure,
     Handle,
     InvalidNameError,
     InvalidOptionError,
@@ -31,7 +32,9 @@ from qworker import (
 from qworker.app.runs.gather import Gather
 from qworker.client import cancel_calls
 from qworker.client.plan import Plan
-from qworker.errors import OutOfMemoryError
+from qworker.client.queue_ref import QueueRef
+from qworker.client.relay import relay
+from qworker.errors import OutOfMemoryError, UnavailableError
 from qworker.testing import drain
 from tests.app.test_runs import Calls, FailingError, stored
 
@@ -475,7 +478,7 @@ async def cancel_in_async_code(handle: Handle[Any]) -> Cancellation:
 
 @pytest.mark.parametrize("by", ["handle", "async handle"])
 def test_the_cancel_of_a_run_speaks_of_its_calls_too(media: Media, by: str) -> None:
-    """One of them runs: it is asked to stop. A second cancel says what became of the first."""
+    """One of them runs: it is asked to stop, and a second cancel says so until it has."""
     app = media.app
 
     @app.workflow
@@ -492,10 +495,10 @@ def test_the_cancel_of_a_run_speaks_of_its_calls_too(media: Media, by: str) -> N
             return handle.cancel(calls=True)
         return asyncio.run(cancel_in_async_code(handle))
 
-    assert cancel() is Cancellation.CANCELLING
-    assert cancel() is Cancellation.CANCELLED
+    assert [cancel(), cancel()] == [Cancellation.CANCELLING] * 2
     video.release(running)
     drain(app)
+    assert cancel() is Cancellation.CANCELLED
     assert (media.made, video.inspect().stored, app.queue("default").inspect().stored) == ([], 0, 0)
 
 
@@ -532,6 +535,65 @@ def test_the_cancel_of_a_run_that_was_interrupted_can_be_repeated(
     assert media.made == []
     assert app.queue("default").calls() == []
     assert (app.queue("video").inspect().stored, app.queue("default").inspect().stored) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("calls", "by"),
+    [("of successes", "async handle"), ("of groups", "handle"), ("of chains", "handle")],
+)
+def test_a_run_that_ended_before_its_cancel_was_repeated_names_its_calls(
+    media: Media, monkeypatch: pytest.MonkeyPatch, calls: str, by: str
+) -> None:
+    """The calls that were cancelled ended it; those in queues that the first cancel did not reach are found."""
+    app = media.app
+    beyond = app.task(name="beyond", queue="zone", result="1h")(media.work)
+
+    @app.task(queue="video", result="1h")
+    def again(part: Rendition) -> Rendition:
+        return part
+
+    @app.task(queue="video", result="1h")
+    def joined(parts: list[Rendition | Failure]) -> Rendition:
+        return Rendition("b", len(parts))
+
+    @app.workflow
+    def publish(run: SyncRun) -> None:
+        near, far = media.transcode.call("a", 1), beyond.call("a", 2)
+        if calls == "of successes":
+            run.gather([near, far], policy="successes")
+        elif calls == "of groups":
+            run.gather([group([near, far]).then(joined)])
+        else:
+            run.gather([near, chain(far, again.then())], policy="successes")
+
+    handle = publish.start()
+    drain(app, queues=["default"])
+    cancel_in = cancel_calls._cancel_in
+
+    def cancel() -> Cancellation:
+        if by == "handle":
+            return handle.cancel(calls=True)
+        return asyncio.run(cancel_in_async_code(handle))
+
+    def away(shard: QueueRef, *given: Any) -> Plan[None]:
+        if shard.keys.name == "zone":
+            raise UnavailableError("its server is away")
+        yield from cancel_in(shard, *given)
+
+    monkeypatch.setattr(cancel_calls, "_cancel_in", away)
+    with pytest.raises(UnavailableError):
+        cancel()
+    monkeypatch.undo()
+    for name in ("video", "default"):
+        queue = app.queue(name)
+        queue.client.run(relay(app.namespace, queue.ref.keys))
+        drain(app, queues=["default"])
+    with pytest.raises(TaskEndedError, match="cancelled"):
+        handle.result(0)
+    assert cancel() is Cancellation.CANCELLED
+    assert app.queue("zone").inspect().stored == 0
+    drain(app)
+    assert media.made == []
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

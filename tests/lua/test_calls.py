@@ -416,6 +416,28 @@ def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:
     assert drive.run(abandon(drive.keys, ["g"], "cancelled")) == [False]
 
 
+@pytest.mark.parametrize("kind", ["cancel", "discard"])
+def test_a_run_that_was_cancelled_names_the_queues_of_its_calls(drive: Drive, kind: str) -> None:
+    """For as long as its result: a cancel may not have reached them all. One that ended otherwise does not."""
+    drive.send("r", flags={"c": "1", "r": "5000"})
+    drive.receive("L")
+    spec = spec_of(2, then=None, run=("r", "!gather#1"), queues=["d"])
+    start(drive, spec, run=WaitingRun("r", "L", "0"))
+    count(drive, (0, OK))
+    ended = Outcomes("L")
+    getattr(ended, kind)(0)
+    drive.settle(ended)
+    left = drive.redis.hgetall(drive.keys.join("g"))
+    assert drive.redis.zcard(drive.keys.joins) == 0
+    if kind == "discard":
+        assert left == {}
+        return
+    assert {*left.pop(b"@queues").split()} == {b"b", b"d"}
+    assert left == {b"@size": b"2", b"@sent": b"2", b"@over": b"1"}
+    assert 0 < drive.redis.pttl(drive.keys.join("g")) <= 5000
+    assert drive.run(abandon(drive.keys, ["g"], "cancelled", now_ms=NOW)) == [False]
+
+
 def test_every_end_of_a_member_is_told(drive: Drive) -> None:
     """By an ack with its value, and in the words of its result by death, discard, delete, expiry, purge and a drop."""
     flags = {"i": f"{drive.keys.queue}:g:0:t", "j": "-"}
