@@ -64,7 +64,9 @@ def _cell(text: str) -> str:
 
 def commands() -> str:
     """Write the help of every command, by section."""
-    root = click.Context(cli, info_name="qworker", **_context())
+    # With the names of --help that a user has: click keeps those of the first help that it writes.
+    settings = {**cli.context_settings, **_context()}
+    root = click.Context(cli, info_name="qworker", **settings)
     parts = [_fence(cli.get_help(root))]
     for title, section in SECTIONS.items():
         parts.append(f"## {title}")
