@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
+from qworker.app.signatures import signature_of
 from qworker.errors import InvalidNameError, InvalidOptionError, shown
 
 __all__ = ["check_function", "default_name", "is_async", "namespace_of", "replaces", "wraps_async"]
@@ -132,7 +133,7 @@ def _is_method(function: object) -> bool:
     if not inspect.isfunction(function):
         return False
     owner, _, _ = function.__qualname__.rpartition(".")
-    first = next(iter(inspect.signature(function, follow_wrapped=False).parameters), "")
+    first = next(iter(signature_of(function, follow_wrapped=False).parameters), "")
     return bool(owner) and not owner.endswith("<locals>") and first in ("self", "cls")
 
 

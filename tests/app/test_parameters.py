@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -113,6 +114,16 @@ def test_the_error_of_an_unresolvable_annotation_says_what_to_do():
         "task(app): is annotated Hidden, which cannot be resolved: name 'Hidden' is not defined; import or define the "
         "type at module level (not under `if TYPE_CHECKING:`), or leave the parameter unannotated"
     )
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="earlier, the definition itself fails")
+def test_an_annotation_that_is_evaluated_late_is_named_as_well():
+    """From Python 3.14 on a module without `from __future__ import annotations` may name what does not exist yet."""
+    scope: dict[str, Any] = {}
+    source = "def handler(a: int, rows: list[Missing]) -> None: ..."
+    exec(compile(source, "shop.py", "exec", dont_inherit=True), scope)
+    refusal = str(refused(scope["handler"]))
+    assert "task(rows): is annotated list[Missing], which cannot be resolved" in refusal
 
 
 @each(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections.abc
-import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from qworker.app.arguments.shapes import (
     unknown_key,
 )
 from qworker.app.functions import namespace_of
+from qworker.app.signatures import annotation_text, signature_of
 from qworker.errors import InvalidOptionError
 
 __all__ = ["Parameter", "item_of_batch", "parameters_of", "returned_by"]
@@ -89,7 +89,7 @@ class Parameter:
 
     def __str__(self) -> str:
         stars = "*" if self.is_rest else "**" if self.is_rest_named else ""
-        type_text = "" if self.annotation is Any else f": {_type_text(self.annotation)}"
+        type_text = "" if self.annotation is Any else f": {annotation_text(self.annotation)}"
         default = "" if self.source.default is Source.empty else " = ..."
         return f"{stars}{self.name}{type_text}{default}"
 
@@ -100,7 +100,7 @@ def parameters_of(function: Callable[..., object], task: str) -> list[Parameter]
     Raises `InvalidOptionError` for the field `task(parameter)` if its annotation cannot be resolved or decoded.
     """
     try:
-        sources = inspect.signature(function).parameters.values()
+        sources = signature_of(function).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise InvalidOptionError(
             task, f"has no readable signature: {error}", "a task is a plain function"
@@ -128,7 +128,7 @@ def item_of_batch(parameters: list[Parameter], task: str) -> Parameter:
     elif typing.get_origin(batch.annotation) in _LISTS:
         (item,) = typing.get_args(batch.annotation)
     else:
-        raise InvalidOptionError(field, f"is annotated {_type_text(batch.annotation)}", limit)
+        raise InvalidOptionError(field, f"is annotated {annotation_text(batch.annotation)}", limit)
     source = batch.source.replace(kind=Source.POSITIONAL_ONLY, default=Source.empty)
     decode, has_numbers = _decoder(item, field)
     return replace(
@@ -142,7 +142,7 @@ def returned_by(function: Callable[..., object], task: str) -> Parameter:
     Raises `InvalidOptionError` for the field `task(result)` as `parameters_of` does for a parameter.
     """
     try:
-        annotation = inspect.signature(function).return_annotation
+        annotation = signature_of(function).return_annotation
     except ValueError:  # a class of Python's own, such as int, as a step of a run
         annotation = Source.empty
     source = Source("result", Source.KEYWORD_ONLY, annotation=annotation)
@@ -163,7 +163,7 @@ def _resolved(source: Source, namespace: dict[str, Any], field: str) -> Any:
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         raise InvalidOptionError(
             field,
-            f"is annotated {_type_text(source.annotation)}, which cannot be resolved: {error}",
+            f"is annotated {annotation_text(source.annotation)}, which cannot be resolved: {error}",
             "import or define the type at module level (not under `if TYPE_CHECKING:`), "
             "or leave the parameter unannotated",
         ) from error
@@ -176,7 +176,7 @@ def _decoder(annotation: Any, field: str) -> tuple[Callable[[Raw], Any], bool]:
     if with_failures and value is not Failure:
         of_value, has_numbers = _decoder(value, field)
         return decoder_among_failures(of_value), has_numbers
-    shown = _type_text(annotation)
+    shown = annotation_text(annotation)
     try:
         decode = model_decoder(annotation)
         is_model = decode is not None
@@ -187,7 +187,7 @@ def _decoder(annotation: Any, field: str) -> tuple[Callable[[Raw], Any], bool]:
         raise InvalidOptionError(field, problem.replace("\n", " "), _TYPES) from error
     foreign = None if is_model else foreign_class(info)
     if foreign is not None:
-        name = _type_text(foreign)
+        name = annotation_text(foreign)
         inside = "" if name == shown else f" (it contains {name})"
         raise InvalidOptionError(
             field, f"is annotated {shown}{inside}, which JSON cannot be converted to", _TYPES
@@ -223,7 +223,3 @@ def _refusing_unknown_keys(
         return decode(raw)
 
     return strict
-
-
-def _type_text(annotation: Any) -> str:
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)

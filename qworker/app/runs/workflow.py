@@ -15,6 +15,7 @@ from qworker.app.runs.run import Run
 from qworker.app.runs.steps import RunDelivery, Steps
 from qworker.app.runs.sync_run import SyncRun
 from qworker.app.sender import Call, Sender, Then
+from qworker.app.signatures import annotation_text, signature_of
 from qworker.app.task import Task
 from qworker.app.trace import outgoing
 from qworker.durations import Duration
@@ -205,7 +206,7 @@ def _without_run(function: Callable[..., Any], name: str) -> inspect.Signature:
     wanted = "Run" if is_async(function) else "SyncRun"
     limit = f"write {'async def' if is_async(function) else 'def'} {name}(run: {wanted}, …)"
     try:
-        signature = inspect.signature(function)
+        signature = signature_of(function)
     except (NameError, TypeError, ValueError) as error:
         raise InvalidOptionError(name, f"has no readable signature: {error}", limit) from error
     parameters = [*signature.parameters.values()]
@@ -214,7 +215,7 @@ def _without_run(function: Callable[..., Any], name: str) -> inspect.Signature:
         raise InvalidOptionError(name, "takes no run as its first parameter", limit)
     annotation = parameters[0].annotation
     other = SyncRun if wanted == "Run" else Run
-    named = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    named = annotation.__name__ if isinstance(annotation, type) else annotation_text(annotation)
     named = named.rpartition(".")[2]
     # A name of the application may be an alias of `Run`; that of a builtin is not.
     if named == other.__name__ or hasattr(builtins, named):
