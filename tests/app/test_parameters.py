@@ -116,11 +116,11 @@ def test_the_error_of_an_unresolvable_annotation_says_what_to_do():
     )
 
 
-@pytest.mark.skipif(sys.version_info < (3, 14), reason="earlier, the definition itself fails")
 def test_an_annotation_that_is_evaluated_late_is_named_as_well():
     """From Python 3.14 on a module without `from __future__ import annotations` may name what does not exist yet."""
     scope: dict[str, Any] = {}
-    source = "def handler(a: int, rows: list[Missing]) -> None: ..."
+    future = "" if sys.version_info >= (3, 14) else "from __future__ import annotations\n"
+    source = f"{future}def handler(a: int, rows: list[Missing]) -> None: ..."
     exec(compile(source, "shop.py", "exec", dont_inherit=True), scope)
     refusal = str(refused(scope["handler"]))
     assert "task(rows): is annotated list[Missing], which cannot be resolved" in refusal
