@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from qworker.chunks import chunks
 from qworker.client.message import Message, check_received
 from qworker.client.plan import Plan, each_soon
 from qworker.client.queue_ref import QueueRef
@@ -78,15 +79,9 @@ def cut_leases(
 ) -> Iterator[list[Message]]:
     """Cut leases into pieces that one call moves. Two pieces of a lease never fit in one call."""
     for lease in leases:
-        piece: list[Message] = []
-        size = 0
-        for message in lease:
-            if piece and (len(piece) == most or size + len(message.body) > most_bytes):
-                yield piece
-                piece, size = [], 0
-            piece.append(message)
-            size += len(message.body)
-        yield piece
+        yield from chunks(
+            lease, lambda message: len(message.body), most_bytes=most_bytes, most=most
+        )
 
 
 def pages_of(

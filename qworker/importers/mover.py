@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from qworker.chunks import chunks
 from qworker.client.execute.sync import Client
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.take_over import NewArrival, begin_import, take_over
@@ -98,7 +99,7 @@ class Mover:
             left -= len(messages)
             movable = [message for message in messages if message.content is not None]
             moved = MoveCounts(refused=len(messages) - len(movable))
-            for chunk in _chunks(movable):
+            for chunk in chunks(movable, _size, most_bytes=_CALL_BYTES):
                 moved += self._move_chunk(key, chunk)
             refused += moved.refused
             yield moved
@@ -141,15 +142,6 @@ class Mover:
         )
 
 
-def _chunks(messages: Sequence[SourceMessage]) -> Iterator[list[SourceMessage]]:
-    chunk: list[SourceMessage] = []
-    size = 0
-    for message in messages:
-        assert message.content is not None
-        if chunk and size + len(message.content.body) > _CALL_BYTES:
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(message)
-        size += len(message.content.body)
-    if chunk:
-        yield chunk
+def _size(message: SourceMessage) -> int:
+    assert message.content is not None
+    return len(message.content.body)

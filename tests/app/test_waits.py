@@ -13,6 +13,7 @@ import pytest
 from qworker import Handle, Handles, QWorker, ResultTimeoutError, ResultUnknownError, chain, group
 from qworker.app.task import Task
 from qworker.client.plan import Plan
+from qworker.client.queue import Queue
 from qworker.client.results import feed, searching, wait
 from qworker.testing import drain
 from tests.timing import DEADLINE_S
@@ -162,13 +163,9 @@ def test_what_has_not_come_to_its_last_message_is_not_unknown(app: QWorker, by_i
     assert waited.result(0) == 1
 
 
-def test_a_message_that_moves_during_each_search_is_not_unknown(
-    app: QWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is given back, or retried, where a search has been already: nothing is known of it then."""
-    one, _ = tasks(app)
-    handle, queue = one.start(1), app.queue("first")
-    missed = []
+def moving(queue: Queue) -> tuple[list[int], Callable[..., Plan[None]]]:
+    """A search in which the message of a queue is given back, and the list of such searches."""
+    missed: list[int] = []
 
     def moves(*_: object) -> Plan[None]:
         queue.release(*queue.receive())
@@ -176,6 +173,16 @@ def test_a_message_that_moves_during_each_search_is_not_unknown(
         return
         yield
 
+    return missed, moves
+
+
+def test_a_message_that_moves_during_each_search_is_not_unknown(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is given back, or retried, where a search has been already: nothing is known of it then."""
+    one, _ = tasks(app)
+    handle, queue = one.start(1), app.queue("first")
+    missed, moves = moving(queue)
     monkeypatch.setattr(searching, "show", moves)
     with pytest.raises(ResultTimeoutError):
         handle.result("50ms")
@@ -188,14 +195,7 @@ def test_a_step_that_moves_during_each_search_is_not_unknown(
     """The first step of a chain is given back where a search has been already: the chain may go on."""
     one, two = tasks(app)
     handle, queue = chain(one.call(1), two.then()).start(), app.queue("first")
-    missed = []
-
-    def moves(*_: object) -> Plan[None]:
-        queue.release(*queue.receive())
-        missed.append(1)
-        return
-        yield
-
+    missed, moves = moving(queue)
     monkeypatch.setattr(searching, "spot_of", moves)
     with pytest.raises(ResultTimeoutError):
         handle.result("50ms")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from qworker.chunks import chunks
 from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.near import did_you_mean
@@ -176,7 +176,7 @@ def _send(
 
     try:
         with progress(f"sending to {queue.keys.queue}", bodies.total) as advance:
-            for chunk in _chunks(bodies):
+            for chunk in chunks(bodies, len, most_bytes=_CALL_BYTES, most=_CALL_MESSAGES):
                 messages = [new_message(queue, body, options) for body in chunk]
                 sent.add(messages, session.client.run(store(queue, messages, options)))
                 advance(len(chunk))
@@ -187,19 +187,6 @@ def _send(
                 "the rest was not"
             )
         raise
-
-
-def _chunks(bodies: Bodies) -> Iterator[list[bytes]]:
-    chunk: list[bytes] = []
-    size = 0
-    for body in bodies:
-        if chunk and (len(chunk) == _CALL_MESSAGES or size + len(body) > _CALL_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(body)
-        size += len(body)
-    if chunk:
-        yield chunk
 
 
 def _output(queue: str, sent: _Sent, seconds: float) -> Output:

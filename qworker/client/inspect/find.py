@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from qworker.chunks import chunks
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -97,13 +98,4 @@ def id_of(item: bytes) -> bytes:
 
 def call_pages(hits: Sequence[WaitingMessage]) -> Iterator[list[WaitingMessage]]:
     """Divide messages into those of one call each, which keeps the server for a few ms: by number and by bytes."""
-    page: list[WaitingMessage] = []
-    size = 0
-    for hit in hits:
-        if page and (len(page) == MAX_PICKED or size + len(hit.item) > _BYTES_PER_CALL):
-            yield page
-            page, size = [], 0
-        page.append(hit)
-        size += len(hit.item)
-    if page:
-        yield page
+    return chunks(hits, lambda hit: len(hit.item), most_bytes=_BYTES_PER_CALL, most=MAX_PICKED)
