@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ForwardRef
 
 import pytest
 
@@ -613,8 +613,11 @@ def test_wrong_workflows_are_refused(app: QWorker) -> None:
     async def later(run: SyncRun) -> None: ...
     def fine(run: SyncRun) -> None: ...
     def call(number: int) -> None: ...
+    def quoted(run) -> None: ...
 
+    quoted.__annotations__["run"] = ForwardRef("Run")
     for function, problem in (
+        (quoted, "is declared as Run; write def quoted"),
         (none, "takes no run"),
         (plain, "is declared as Run; write def plain"),
         (later, "is declared as SyncRun; write async def later"),
