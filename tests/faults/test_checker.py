@@ -118,6 +118,16 @@ def test_a_dead_letter_is_not_finished() -> None:
     assert (check().finished, check(dead={"p0-2"}).finished) == (2, 1)
 
 
+def test_a_call_that_was_handled_may_be_cancelled_before_its_ack() -> None:
+    """Its send is not confirmed for it alone; one that has to run is never in doubt, and an ack ends the doubt."""
+    ended = ("8 7 sending p0 3 3", "9 8 started p0-3 1", "10 8 done p0-3")
+    account = check(*ended)
+    assert (account.finished, account.maybe_cancelled) == (3, 1)
+    assert check(*ended, "11 8 acked p0-3").maybe_cancelled == 0
+    assert check(*ended, dead={"p0-3"}).maybe_cancelled == 0
+    assert check(without="acked").maybe_cancelled == 0
+
+
 def test_a_start_after_the_ack_is_found() -> None:
     """Also if the files of the two processes are read in the other order."""
     account = check("8 9 started p0-2 2", "9 9 done p0-2")
@@ -326,6 +336,7 @@ class TestFlows:
 FIGURES = {
     "server_acked": 7.0,
     "finished": 7.0,
+    "maybe_cancelled": 0.0,
     "handled_acked": 9.0,
     "stale_outcomes": 2.0,
     "logged_acked": 9.0,
@@ -388,6 +399,12 @@ class TestAccounts:
         hung = {"unfinished": "hung", "hung": 3.0, "server_acked": 10.0}
         assert self._agreement(**hung) == Agreement()
         assert self._agreement(**{**hung, "handled_acked": 12.0}).problems
+
+    def test_calls_that_were_cancelled_before_their_ack_are_no_acks(self) -> None:
+        """As many acks may be missing, and none may be too many."""
+        assert self._agreement(maybe_cancelled=2.0, server_acked=5.0) == Agreement()
+        assert self._agreement(maybe_cancelled=2.0, server_acked=4.0).problems
+        assert self._agreement(maybe_cancelled=2.0, server_acked=8.0).problems
 
     def test_messages_of_schedules_are_expected(self) -> None:
         """No producer has sent them, and their handlers end like others."""

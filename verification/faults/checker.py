@@ -39,6 +39,8 @@ class Account:
 
     `lost`: confirmed, and neither handled to the end nor dead. `unexpected`: started, but never sent, or refused.
     `acked_unstarted`: acked, and no handler ever began with it. `finished`: handled to the end, and not dead.
+    `maybe_cancelled`: those of them whose send was not confirmed, as of a call that may be cancelled, nor their ack:
+    cancelled while the ack was on its way.
     `duplicates`: starts beyond the first of each message. `recovered`: started although their send was in doubt.
     `unexplained`: those of them whose process before was not lost. `latest_receives`: the highest receive count of a
     start. `redelivered_ns`: for each delivery that a lost process had begun, the times of the loss and of the next
@@ -58,6 +60,7 @@ class Account:
     recovered: int = 0
     handled: int = 0
     finished: int = 0
+    maybe_cancelled: int = 0
     latest_receives: int = 0
     unexplained: int = 0
     taken: int = 0
@@ -117,6 +120,7 @@ def account_of(
             key for key in seen.acks if key not in starts and key not in seen.poisoned
         ],
     }
+    finished = [key for key in seen.done if key not in dead]
     waits, unexplained = _redeliveries(starts, seen.lost_at, thawed)
     return Account(
         attempts=len(attempted),
@@ -125,7 +129,8 @@ def account_of(
         duplicates=sum(len(start) for start in starts.values()) - len(starts),
         recovered=sum(key in attempted and key not in seen.confirmed for key in starts),
         handled=len(seen.done),
-        finished=sum(key not in dead for key in seen.done) + len(seen.scheduled),
+        finished=len(finished) + len(seen.scheduled),
+        maybe_cancelled=sum(key not in seen.confirmed and key not in seen.acks for key in finished),
         latest_receives=seen.latest,
         taken=sum(key in gone for key in never),
         held_s=_waits_of_held(seen.holds, starts, seen.crashes, seen.first_ack),

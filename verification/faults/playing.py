@@ -221,6 +221,7 @@ def _take_figures(stage: Stage, played: Played) -> None:
         "recovered",
         "latest_receives",
         "finished",
+        "maybe_cancelled",
     ):
         figures[kind] = getattr(account, kind)
     figures["sent_per_s"] = round(account.acked / max(figures["load_s"], 0.1))
