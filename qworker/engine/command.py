@@ -37,6 +37,15 @@ _KEYLESS: Final = frozenset(
     ("CLUSTER", "CONFIG", "ECHO", "HELLO", "INFO", "KEYS", "PING", "SCAN", "SCRIPT", "TIME", "WAIT")
 )
 _KEY_SECOND: Final = frozenset(("MEMORY", "OBJECT", "XGROUP", "XINFO"))
+#: Plain commands that change nothing.
+_READS: Final = frozenset(
+    (
+        *("EXISTS", "GET", "INFO", "MGET", "PING", "PTTL", "SCAN", "TIME", "TYPE"),
+        *("HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN", "HVALS"),
+        *("LINDEX", "LLEN", "LRANGE", "XINFO", "XLEN", "XRANGE", "XREVRANGE"),
+        *("ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE", "ZSCAN", "ZSCORE"),
+    )
+)
 
 
 class PerQueue(msgspec.Struct, Generic[T], frozen=True):
@@ -92,6 +101,13 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         at = 2 if self.args[0] in _KEY_SECOND else 1
         key = self.args[at] if len(self.args) > at else None
         return None if isinstance(key, int) else key
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether the call changes nothing, so that a lost reply leaves nothing in doubt."""
+        if self.then:
+            return False
+        return self.args[0] in _READS if self.script is None else self.script.only_reads
 
     def words(self) -> tuple[Word, ...]:
         """Return the command as it goes over the wire."""

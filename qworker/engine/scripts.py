@@ -15,6 +15,7 @@ __all__ = ["SCRIPT_NAMES", "Script", "load_script"]
 
 _INCLUDE: Final = "--- include "
 _ROLES: Final = "-- ROLES "
+_ONLY_READS: Final = b"#!lua flags=no-writes\n"
 _FOLDER: Final = files("qworker").joinpath("lua")
 
 
@@ -34,14 +35,18 @@ SCRIPT_NAMES: Final = tuple(sorted(_FOLDERS))
 
 
 class Script:
-    """One Lua script: its name, its text, the SHA1 by which the server knows it, and the roles that call it."""
+    """One Lua script: its name, its text, the SHA1 by which the server knows it, and the roles that call it.
 
-    __slots__ = ("name", "roles", "sha", "source")
+    `only_reads`: the server lets it write nothing.
+    """
+
+    __slots__ = ("name", "only_reads", "roles", "sha", "source")
 
     def __init__(self, name: str, source: bytes, roles: frozenset[str] = frozenset()) -> None:
         self.name = name
         self.source = source
         self.roles = roles
+        self.only_reads = source.startswith(_ONLY_READS)
         # EVALSHA names scripts by SHA1; it protects nothing here.
         self.sha = hashlib.sha1(source, usedforsecurity=False).hexdigest()
 

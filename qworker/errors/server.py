@@ -48,7 +48,10 @@ class ServerError(QworkerError):
 
 
 class UnavailableError(ServerError):
-    """The server was not reached, or the connection broke before the call was sent: it did not run."""
+    """The server was not reached, or the connection broke before the call was sent: it did not run.
+
+    Also if no reply came to a call that only reads: nothing was changed.
+    """
 
     retry = RetryRule.LATER
 

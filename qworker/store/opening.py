@@ -169,7 +169,7 @@ class Opener:
             connection.send_packed_command(connection.pack_command(*question.words))
             return connection.read_response()
         except (RedisError, OSError) as error:
-            raise map_error(error, sent=True) from error
+            raise map_error(error, sent=True, reads=True) from error
         finally:
             connection.disconnect()
 
@@ -182,7 +182,7 @@ class Opener:
             await connection.send_packed_command(connection.pack_command(*question.words))
             return await connection.read_response()
         except (RedisError, OSError) as error:
-            raise map_error(error, sent=True) from error
+            raise map_error(error, sent=True, reads=True) from error
         finally:
             await connection.disconnect(nowait=True)
 

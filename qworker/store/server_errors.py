@@ -90,12 +90,15 @@ def is_noscript(error: BaseException) -> bool:
     return isinstance(error, redis_errors.NoScriptError)
 
 
-def map_error(error: Exception, *, sent: bool, key: Key | None = None) -> ServerError:
+def map_error(
+    error: Exception, *, sent: bool, reads: bool = False, key: Key | None = None
+) -> ServerError:
     """Turn an exception of redis-py, or an OSError, into a named error, for you to raise from it.
 
-    `sent`: the last byte of the call may have left. A connection that broke is then an `InDoubtError`, otherwise an
-    `UnavailableError`. Error replies ignore `sent`: they are definite, except for the `UnfinishedError` of a script. An
-    unknown error reply becomes a plain `ServerError`. `key`: that of a plain command, which may hold another type.
+    `sent`: the last byte of the call may have left. A connection that broke is then an `InDoubtError`, otherwise, and
+    for a call that only `reads`, an `UnavailableError`. Error replies ignore `sent`: they are definite, except for the
+    `UnfinishedError` of a script. An unknown error reply becomes a plain `ServerError`. `key`: that of a plain command,
+    which may hold another type.
     """
     if isinstance(error, ServerError):
         return error
@@ -146,7 +149,7 @@ def map_error(error: Exception, *, sent: bool, key: Key | None = None) -> Server
     if isinstance(error, redis_errors.ResponseError):
         return _refused(_with_code(code, text) if code == _WRONG_TYPE else text, key)
     if isinstance(error, _BROKEN):
-        return _broken(text, sent=sent)
+        return _broken(text, sent=sent, reads=reads)
     return ServerError(f"the call failed ({text})")
 
 
@@ -167,7 +170,11 @@ _BROKEN: Final = (
 )
 
 
-def _broken(text: str, *, sent: bool) -> ServerError:
+def _broken(text: str, *, sent: bool, reads: bool) -> ServerError:
+    if sent and reads:
+        return UnavailableError(
+            f"the server did not answer a call that only reads, so nothing was changed; try again ({text})"
+        )
     if sent:
         return InDoubtError(
             "the call was sent and no reply came, so it may or may not have run; "

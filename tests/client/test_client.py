@@ -22,11 +22,11 @@ from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue
 from qworker.engine.attempt import Attempt
 from qworker.engine.attributes import configure
-from qworker.engine.command import Command
+from qworker.engine.command import _READS, Command
 from qworker.engine.inspect import inspect
 from qworker.engine.raw import raw
 from qworker.engine.receive import Batch, settle_receive
-from qworker.engine.send import NewMessage, Sent, send
+from qworker.engine.send import NewMessage, Sent, confirm, send
 from qworker.engine.settle import Outcomes
 from qworker.errors import (
     BrokenQueueError,
@@ -332,7 +332,7 @@ def test_a_trip_waits_once_for_a_server_that_is_away(keys: QueueKeys, tmp_path: 
 
 
 def test_a_call_is_given_up_in_time(store_url: str, keys: QueueKeys, tmp_path: Path) -> None:
-    """As unavailable if it was never sent, else as in doubt."""
+    """As unavailable if it was never sent or only reads, else as in doubt."""
     watch = Watch(os.getpid())
     with (
         Client(ConnectionFactory(f"unix://{tmp_path}/none"), give_up_s=0.3) as client,
@@ -343,12 +343,25 @@ def test_a_call_is_given_up_in_time(store_url: str, keys: QueueKeys, tmp_path: P
         proxy.cut_reply(every=1, of=b"EVALSHA")
         with pytest.raises(InDoubtError):
             client.send(one(keys, client, "a"))
-        with pytest.raises(InDoubtError):
+        with pytest.raises(UnavailableError, match="only reads, so nothing was changed"):
             client.execute(inspect(keys))
         proxy.cut_reply(0)
         client.send(one(keys, client, "b"))
         assert bodies(client, keys) == {"a": 1, "b": 1}
     assert watch.passed_s() < 15  # of 20
+
+
+def test_what_counts_as_a_read_writes_nothing(client: Client, keys: QueueKeys) -> None:
+    """As the server itself says of plain commands; of scripts their flags do. What takes or waits for more is none."""
+    for name, _, flags, *_ in client.ask("COMMAND", "INFO", *sorted(_READS)):
+        assert not {b"write", b"blocking"} & {*flags}, name
+    reads = (inspect(keys), raw("HGET", keys.meta, "maxsize"))
+    others = (
+        configure(keys, {"maxlen": "1"}),
+        raw("HSET", keys.meta, "maxlen", 1),
+        confirm(keys, 1, "1s"),
+    )
+    assert [command.only_reads for command in (*reads, *others)] == [True] * 2 + [False] * 3
 
 
 def test_silent_server_is_noticed(store_url: str, keys: QueueKeys) -> None:

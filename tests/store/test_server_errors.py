@@ -333,3 +333,13 @@ def test_texts_are_bounded_and_printable():
     error = map_error(redis.ResponseError("ERR \x1b[2J\n" + "x" * 10_000), sent=True)
     assert len(str(error)) < 400
     assert str(error).isprintable()
+
+
+def test_a_call_that_only_reads_leaves_nothing_in_doubt():
+    """Whatever became of it, nothing was changed; a plain command or a script says so itself."""
+    error = map_error(redis.TimeoutError("Timeout reading from socket"), sent=True, reads=True)
+    assert type(error) is UnavailableError
+    assert str(error) == (
+        "the server did not answer a call that only reads, so nothing was changed; try again "
+        "(Timeout reading from socket)"
+    )

@@ -50,7 +50,8 @@ async def acall_each(
             await within(left_s, _exchange(connections, address, some, results, left_s))
         except (RedisError, OSError, ServerError) as error:
             await connections.drop(address)
-            mapped = error if isinstance(error, ServerError) else map_error(error, sent=True)
+            reads = all(command.only_reads for _, command in some)
+            mapped = map_error(error, sent=True, reads=reads)
             factory.failed(mapped, address)
             if time.monotonic() - began >= limit_s:
                 failed[address] = mapped

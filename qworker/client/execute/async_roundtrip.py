@@ -40,7 +40,7 @@ async def acall(
         return await within(seconds, _ask(connection, command, asking))
     except (RedisError, OSError) as error:
         key = None if command.script else command.key
-        raise map_error(error, sent=True, key=key) from error
+        raise map_error(error, sent=True, reads=command.only_reads, key=key) from error
 
 
 async def within(seconds: float | None, trip: Awaitable[T]) -> T:

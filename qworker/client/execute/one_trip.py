@@ -56,7 +56,8 @@ def call_all(
 
     def failed(address: Address, error: Exception, *, was_sent: bool) -> None:
         connections.drop(address)
-        mapped = error if isinstance(error, ServerError) else map_error(error, sent=was_sent)
+        reads = all(commands[index].only_reads for index in nodes[address])
+        mapped = map_error(error, sent=was_sent, reads=reads)
         factory.failed(mapped, address)
         unanswered[address] = Unanswered(mapped, time.monotonic() - began)
 

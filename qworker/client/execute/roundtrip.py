@@ -56,7 +56,7 @@ def call(
         return _ask(connection, command, asking)
     except (RedisError, OSError) as error:
         key = None if command.script else command.key
-        raise map_error(error, sent=True, key=key) from error
+        raise map_error(error, sent=True, reads=command.only_reads, key=key) from error
 
 
 @contextmanager
