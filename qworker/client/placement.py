@@ -185,7 +185,7 @@ def _store(
             confirmed=first + MAX_PER_CALL >= len(messages),
         )
         # After its first part a send does not go elsewhere: that would store messages twice.
-        sent: Sent = yield SendCall(call, elsewhere=elsewhere and not first)
+        sent: Sent = yield SendCall(call, queue.keys.meta, elsewhere=elsewhere and not first)
         ids += sent.ids
         if learn is not None:
             learn(sent.shards)

@@ -78,7 +78,7 @@ def store(
     if len(messages) == 1 and queue.whole and messages[0].size <= DEFAULT_MAXSIZE:
         # Most sends are like this, and each step of a plan costs a microsecond.
         try:
-            sent: Sent = yield SendCall(send_call(queue, messages, options))
+            sent: Sent = yield SendCall(send_call(queue, messages, options), queue.keys.meta)
         except (ShardDrainingError, BodyTooLargeError):
             pass  # nothing was stored
         else:

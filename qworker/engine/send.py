@@ -97,12 +97,13 @@ class Copies(msgspec.Struct, frozen=True):
 
 
 class SendCall(msgspec.Struct, frozen=True):
-    """A send that waits for its lane: `make(lane=, sequence=)` makes the command.
+    """A send that waits for its lane: `make(lane=, sequence=)` makes the command, for the node of `key`.
 
     `elsewhere`: raise an error at once if nothing was stored for certain, since another shard can take the messages.
     """
 
     make: Callable[..., Command[Sent]]
+    key: str
     elsewhere: bool = False
 
 

@@ -79,7 +79,7 @@ def test_settles_do_not_wait_for_other_calls(store_url: str, namespace: str) -> 
         (message,) = await queue.receive()
         async with asyncio.timeout(DEADLINE_S):
             for _ in range(MAX_CONNECTIONS):
-                await client._calls.acquire()
+                await client._calls.of(None, DEADLINE_S).__aenter__()
             assert await queue.ack(message) == [message]
 
     run(store_url, work)

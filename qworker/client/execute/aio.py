@@ -1,7 +1,7 @@
 """The async client: executes the same commands as `qworker.client.execute.sync`, on one event loop.
 
-Concurrent calls take their own connections, up to `MAX_CONNECTIONS`; further calls wait for one. Settles and waits
-at doorbells have extra connections, so that an ack never waits for a receive.
+Concurrent calls take their own connections, up to `MAX_CONNECTIONS` to a server; further calls wait for one, see
+`turns`. Settles and waits at doorbells have extra connections, so that an ack never waits for a receive.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from qworker.client.execute.async_roundtrip import acall, cancellations, raise_i
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.shared_waits import SharedWaits
+from qworker.client.execute.turns import Failures, Turns
 from qworker.client.plan import Plan
 from qworker.engine.attempt import GIVE_UP_S, Attempt
 from qworker.engine.command import Brief, Command, PerQueue, Together
@@ -24,6 +25,7 @@ from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, 
 from qworker.store.connection_set import AsyncConnectionSet
 from qworker.store.connections import ConnectionFactory, ServerConnection
 from qworker.store.nodes import Address
+from qworker.store.topology import Key
 from qworker.wire.keyring import NO_KEYS, Keyring
 
 __all__ = ["MAX_CONNECTIONS", "MAX_SETTLING", "AsyncClient"]
@@ -52,8 +54,9 @@ class AsyncClient(BaseClient):
         super().__init__(factory, give_up_s=give_up_s, keyring=keyring)
         self._free: list[Lane] = []
         self._loop = asyncio.get_running_loop()
-        self._calls = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._settles = asyncio.Semaphore(MAX_SETTLING)
+        self._failures = Failures(factory)
+        self._calls = Turns(MAX_CONNECTIONS, self._failures)
+        self._settles = Turns(MAX_SETTLING, self._failures)
         self._giving_back: asyncio.Task[None] | None = None
         self._to_give_back = False
         self._waits = SharedWaits(self._wait, clustered=factory.clustered)
@@ -72,8 +75,9 @@ class AsyncClient(BaseClient):
             if command.per_queue is not None and self.factory.clustered:
                 return command.per_queue().merge([])
             return await self._waits.wait(command, limit_s)  # type: ignore[arg-type, return-value]
-        async with self._calls if command.settled is None else self._settles:
-            return await self._over_lane(command, limit_s, bounded)
+        turns = self._calls if command.settled is None else self._settles
+        async with turns.of(command.key, limit_s) as turn:
+            return await self._over_lane(command, turn.left_s, bounded)
 
     async def _wait(self, command: Command[T], limit_s: float) -> T:
         return await self._over_lane(command, limit_s, bounded=True)
@@ -93,17 +97,18 @@ class AsyncClient(BaseClient):
         *,
         give_up_s: float | None = None,
         elsewhere: bool = False,
+        key: Key | None = None,
     ) -> Sent:
-        """Execute a send once, even if replies are lost; see `Client.send`."""
+        """Execute a send once, even if replies are lost; see `Client.send`. `key`: one of the queue's."""
         limit_s = self.give_up_s if give_up_s is None else give_up_s
-        async with self._calls:
+        async with self._calls.of(key, limit_s) as turn:
             lane = self._free.pop() if self._free else self._new_lane()
             lane.sequence += 1
             try:
                 return await self._attempt(
                     lane,
                     make(lane=lane.id, sequence=lane.sequence),
-                    limit_s,
+                    turn.left_s,
                     bounded=True,
                     elsewhere=elsewhere,
                 )
@@ -119,14 +124,14 @@ class AsyncClient(BaseClient):
         self, commands: Sequence[Command[Any]], limit_s: float
     ) -> list[Any | QworkerError]:
         """Execute commands in one trip per server, as `Client.execute_each` does."""
-        async with self._calls:
+        async with self._calls.of(None, limit_s) as turn:
             lane = self._free.pop() if self._free else self._new_lane()
             try:
                 return await acall_each(
                     self.factory,
                     lane.connections,
                     commands,
-                    limit_s,
+                    turn.left_s,
                     lambda command, left_s: self._attempt(lane, command, left_s, bounded=True),
                 )
             finally:
@@ -169,7 +174,7 @@ class AsyncClient(BaseClient):
                         result = await self._execute(step, limit_s, bounded=True)
                     elif isinstance(step, SendCall):
                         result = await self.send(
-                            step.make, give_up_s=limit_s, elsewhere=step.elsewhere
+                            step.make, give_up_s=limit_s, elsewhere=step.elsewhere, key=step.key
                         )
                     elif isinstance(step, Together):
                         result = await self._trip(step.commands, limit_s)
@@ -229,6 +234,7 @@ class AsyncClient(BaseClient):
                 )
                 result = attempt.command.decode(reply)
             except QworkerError as error:
+                self._failures.note(address, error)
                 if isinstance(error, ServerError) and address is not None:
                     await self._failed(lane, error, address)
                 await asyncio.sleep(attempt.failed(error))
@@ -236,6 +242,7 @@ class AsyncClient(BaseClient):
                 await lane.connections.close()
                 raise
             else:
+                self._failures.served(address)
                 self._recent.note(command, server)
                 return result
 
