@@ -105,7 +105,7 @@ class Handle(Generic[R]):
         expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` if it is gone without a
         result, which is checked in queues of up to 1,000 messages, at the timeout, and in longer waits after 30 s or
         some minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that
-        was changed, and `ServerError`.
+        was changed, and `ServerError` if the server does not answer until 1 s after the timeout.
         """
         return result_within(self, _seconds(timeout))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
@@ -10,7 +11,7 @@ from qworker.client.inspect.results import look, result_channels
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.results.searching import Searches, is_gone
-from qworker.client.results.wait import Awaited
+from qworker.client.results.wait import Awaited, look_s
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, ResultTimeoutError
 from qworker.wire.feed import FeedEntry, read_entry
@@ -33,12 +34,12 @@ def read_feed(
     """Yield the entries behind `after` until the message has ended.
 
     A message without a result has ended once it is not in the queue, if that is short enough to be searched. Raises
-    `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before.
+    `ResultTimeoutError` if nothing comes for `seconds` (None: forever) before, and `ServerError` as a wait does.
     """
     reading = _Reading(queue.ref, awaited, after, seconds)
     with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
-            entries = queue.client.run(reading.page())
+            entries = queue.client.run(reading.page(), give_up_s=look_s(queue, reading.end))
             yield from entries
             if not entries and (pause_s := reading.pause()):
                 watch.wait(pause_s)
@@ -51,7 +52,8 @@ async def aread_feed(
     reading = _Reading(queue.ref, awaited, after, seconds)
     async with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
-            entries = await queue.client.run(reading.page())
+            page = reading.page()
+            entries = await queue.client.run(page, give_up_s=look_s(queue, reading.end))
             for entry in entries:
                 yield entry
             if not entries and (pause_s := reading.pause()):
@@ -71,7 +73,9 @@ class _Reading:
         self._queue, self._after = queue, after
         self._id, self._queues = awaited.message_id, awaited.queues
         self._seconds = seconds
-        self._quiet_since = time.monotonic()
+        self._limit_s = math.inf if seconds is None else seconds
+        #: When it ends if nothing comes, by the monotonic clock.
+        self.end = time.monotonic() + self._limit_s
         self._ended = False
         self._searches = Searches(_SEARCH_S)
         #: The message has ended, and all of its feed is read.
@@ -93,7 +97,7 @@ class _Reading:
             # If another shard took the message over, both shards have entries.
             entries.sort(key=_position)
             self._after = entries[-1].id
-            self._quiet_since = time.monotonic()
+            self.end = time.monotonic() + self._limit_s
         elif self._ended:
             self.over = True
         else:
@@ -108,7 +112,7 @@ class _Reading:
             return 0.0  # entries that were appended before the end can be read
         if self._seconds is None:
             return _LOOK_S
-        left_s = self._quiet_since + self._seconds - time.monotonic()
+        left_s = self.end - time.monotonic()
         if left_s <= 0:
             raise ResultTimeoutError(self._queue.keys.name, self._id, self._seconds)
         return min(left_s, _LOOK_S)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
     from qworker.wire.result import Outcome
 
-__all__ = ["Awaited", "Gone", "await_result", "searches", "wait_for_result"]
+__all__ = ["Awaited", "Gone", "await_result", "look_s", "searches", "wait_for_result"]
 
 #: Seconds between looks without a hint: the first one, and the longest.
 _FIRST_LOOK_S: Final = 0.5
 _LOOK_S: Final = 5.0
+#: Seconds that a server has to answer the last look: a wait takes no longer beyond its timeout.
+_ANSWER_S: Final = 1.0
 #: Seconds until the message is searched for: most waits are over by then.
 _SEARCH_S: Final = 30.0
 
@@ -48,44 +50,56 @@ def wait_for_result(
     """Wait up to `seconds` (None: forever) until a message has ended; None if its end is not known by then.
 
     `Gone` once the message is known to be gone, of which no result is kept: it would be waited for forever. `shared`:
-    searches that waits in turn have in common.
+    searches that waits in turn have in common. Raises `ServerError` if the server does not answer for as long as its
+    calls are tried, or until a second after the end of the wait.
     """
-    client, ref = queue.client, queue.ref
-    found: Outcome | Gone | None = client.run(look(ref, awaited.message_id))
+    end, ref = _end_of(seconds), queue.ref
+
+    def read(plan: Plan[Outcome | Gone | None]) -> Outcome | Gone | None:
+        return queue.client.run(plan, give_up_s=look_s(queue, end))
+
+    found = read(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    end, due = _end_of(seconds), _begun(shared)
-    pause_s = _FIRST_LOOK_S
-    with client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
+    due, pause_s = _begun(shared), _FIRST_LOOK_S
+    with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
             if due():
-                found = client.run(_gone(ref, awaited, shared))
+                found = read(_gone(ref, awaited, shared))
                 continue
             watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
-            found = client.run(look(ref, awaited.message_id, merged=False))
-    return client.run(_gone(ref, awaited, shared)) if found is None else found
+            found = read(look(ref, awaited.message_id, merged=False))
+    return read(_gone(ref, awaited, shared)) if found is None else found
 
 
 async def await_result(
     queue: AsyncQueue, awaited: Awaited, seconds: float | None, shared: Searches | None = None
 ) -> Outcome | Gone | None:
     """Wait as `wait_for_result` does."""
-    client, ref = queue.client, queue.ref
-    found: Outcome | Gone | None = await client.run(look(ref, awaited.message_id))
+    end, ref = _end_of(seconds), queue.ref
+
+    async def read(plan: Plan[Outcome | Gone | None]) -> Outcome | Gone | None:
+        return await queue.client.run(plan, give_up_s=look_s(queue, end))
+
+    found = await read(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    end, due = _end_of(seconds), _begun(shared)
-    pause_s = _FIRST_LOOK_S
-    async with client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
+    due, pause_s = _begun(shared), _FIRST_LOOK_S
+    async with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
             if due():
-                found = await client.run(_gone(ref, awaited, shared))
+                found = await read(_gone(ref, awaited, shared))
                 continue
             await watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
-            found = await client.run(look(ref, awaited.message_id, merged=False))
-    return await client.run(_gone(ref, awaited, shared)) if found is None else found
+            found = await read(look(ref, awaited.message_id, merged=False))
+    return await read(_gone(ref, awaited, shared)) if found is None else found
+
+
+def look_s(queue: Queue | AsyncQueue, end: float) -> float:
+    """Return for how many seconds a look is tried, in a wait that ends at `end` by the monotonic clock."""
+    return min(queue.give_up_s, max(0.0, end - time.monotonic()) + _ANSWER_S)
 
 
 def _begun(shared: Searches | None) -> Callable[[], bool]:
