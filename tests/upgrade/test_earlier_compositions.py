@@ -164,17 +164,17 @@ if _is_known(_BEFORE_REST):
         square, _, keep, _ = tasks(app)
         calls, ends = app.queue("calls"), app.queue("ends")
 
-        def race(first: int) -> list[int]:
+        def race(first: int, *, delay: str = "1s") -> list[int]:
             """Start groups whose later calls are due when the first one has ended, and wait until all is over."""
             firsts = range(first, first + 3 * _GROUPS, 3)
             handles = []
             for n in firsts:
-                late = square.options(delay="1s")
+                late = square.options(delay=delay)
                 members = [square.call(n), late.call(n + 1), late.call(n + 2)]
                 raced = group(members, policy="first", cancel_rest=True)
                 handles.append(raced.then(keep).start())
             assert [handle.result("1m") for handle in handles] == [n * n for n in firsts]
-            until(lambda: (calls.inspect().stored, ends.inspect().stored) == (0, 0))
+            until(lambda: (calls.inspect().stored, ends.inspect().stored) == (0, 0), every_s=0.1)
             squared = sorted(number for number, _ in lab.noted("squared") if number >= first)
             assert len(set(squared)) == len(squared), "a call has run twice"
             assert set(firsts) <= set(squared)
@@ -187,7 +187,7 @@ if _is_known(_BEFORE_REST):
         for process in old:
             mixed.stop(process)
         before = calls.inspect().stats.get("cancelled", 0)
-        assert race(200) == [*range(200, 200 + 3 * _GROUPS, 3)]
+        assert race(200, delay="10s") == [*range(200, 200 + 3 * _GROUPS, 3)]
         seen = calls.inspect()
         assert seen.stats["cancelled"] - before == 2 * _GROUPS
         assert (seen.dead, ends.inspect().dead) == (0, 0)
