@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -37,6 +38,10 @@ __all__ = [
     "hold",
     "signal",
 ]
+
+
+#: A message that moves may be missed by a search, so it is repeated until nothing moves.
+_WALKS: Final = 5
 
 
 class Details(msgspec.Struct, frozen=True):
@@ -136,19 +141,42 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
     field = f"!{check_step_name(name, 'signal')}"
     names = queue.namespace, queue.keys.name, message_id, field
     given = write_memo(body, queue.keyring, *names)
+    before: list[dict[str, int]] | None = None
+    for _ in range(_WALKS):
+        counts = yield from _give(queue, message_id, field, given)
+        if counts is not None:
+            if read_memo(counts, queue.keyring, *names) != body:
+                raise SignalGivenError(queue.keys.name, message_id, name)
+            return
+        after = yield from _counters(queue)
+        if after == before:
+            break
+        before = after
+    raise RunUnknownError(queue.keys.name, message_id)
+
+
+def _give(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[bytes | None]:
+    """Give a run a signal; returns the one that counts, or None if the run was not found: it may have moved."""
     for known in (False, True):
         for shard in (yield from queue.every_shard()):
             # The state of what is no run would be kept forever. One without the flag records something first.
             if known and not _is_run((yield from show(shard, message_id))):
                 continue
-            command = signal_run(shard.keys, message_id, field, given, known=known)
-            counts: bytes | None = yield command
-            if counts is None:
-                continue
-            if read_memo(counts, queue.keyring, *names) != body:
-                raise SignalGivenError(queue.keys.name, message_id, name)
-            return
-    raise RunUnknownError(queue.keys.name, message_id)
+            counts: bytes | None = yield signal_run(
+                shard.keys, message_id, field, given, known=known
+            )
+            if counts is not None:
+                return counts
+    return None
+
+
+def _counters(queue: QueueRef) -> Plan[list[dict[str, int]]]:
+    """Read the counters of each shard, which change with each move of a message."""
+    found = []
+    for shard in (yield from queue.every_shard()):
+        seen: inspect.Inspection = yield inspect.inspect(shard.keys)
+        found.append(seen.stats)
+    return found
 
 
 def _is_run(message: Stored | None) -> bool:

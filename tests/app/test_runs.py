@@ -29,6 +29,10 @@ from qworker import (
     TaskFailedError,
     current,
 )
+from qworker.client.inspect import peek
+from qworker.client.message import Stored
+from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.testing import advance, drain
 
 
@@ -548,6 +552,32 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
     wrong.signal(5, name="Approval")
     [error] = drain(app, errors="collect").errors
     assert isinstance(error, InvalidResultError)
+
+
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_signal_finds_a_run_that_moves_during_the_search(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, parked: bool
+) -> None:
+    """Its first activation ends between the looks for ready and for unacked messages, which both miss it then."""
+
+    @app.workflow
+    def order(run: SyncRun) -> str:
+        return run.wait(Approval).by
+
+    handle, queue = order.start(), app.queue("default")
+    running, look = queue.receive(visibility="1h"), peek._find_unacked
+
+    def end_first(ref: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+        if running:
+            queue.release(running.pop())
+            if parked:
+                drain(app, include_delayed=False)
+        return (yield from look(ref, message_id))
+
+    monkeypatch.setattr(peek, "_find_unacked", end_first)
+    handle.signal(Approval("ann"))
+    drain(app)
+    assert (handle.result(0), running) == ("ann", [])
 
 
 @pytest.mark.parametrize("by", ["handle", "async handle", "id"])
