@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import structlog
 
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
-from qworker.client.execute.recurring import AWAY
 from qworker.client.namespace.queues import is_shard_name
 from qworker.engine.raw import raw
 from qworker.errors import AccessDeniedError, OutOfMemoryError

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from qworker.client.execute.recurring import AWAY
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.sync import Client
 from qworker.engine.command import Command
 from qworker.engine.raw import raw, server_info

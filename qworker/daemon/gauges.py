@@ -17,7 +17,8 @@ import structlog
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from qworker.client.execute.recurring import AWAY, WITHIN_S
+from qworker.client.execute.backoff import AWAY
+from qworker.client.execute.recurring import WITHIN_S
 from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans

@@ -8,8 +8,8 @@ from typing import Final
 
 import structlog
 
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
-from qworker.client.execute.recurring import AWAY
 from qworker.engine.raw import server_info
 from qworker.engine.reap import MAX_SWEPT, shed
 from qworker.errors import AccessDeniedError

@@ -9,8 +9,8 @@ from typing import Final
 import structlog
 
 from qworker.app.schedule import Schedule, parse_schedule
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
-from qworker.client.execute.recurring import AWAY
 from qworker.client.namespace.owners import ORPHANED_MS, read_owners
 from qworker.daemon.schedules import find_scheduled, read_schedules
 from qworker.daemon.tick import Tick

@@ -15,7 +15,8 @@ from typing import Final
 
 import structlog
 
-from qworker.client.execute.recurring import AWAY, RecurringCalls
+from qworker.client.execute.backoff import AWAY
+from qworker.client.execute.recurring import RecurringCalls
 from qworker.client.execute.sync import Client
 from qworker.daemon.journal_shedding import JournalShedding
 from qworker.daemon.moving import Moving

@@ -14,8 +14,8 @@ from typing import Final
 
 import structlog
 
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
-from qworker.client.execute.recurring import AWAY
 from qworker.client.namespace.queues import is_shard_name
 from qworker.daemon.discovery import Discovery
 from qworker.engine.index import MAX_ASKED, announce, names, present, withdraw

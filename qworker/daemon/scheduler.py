@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
-from qworker.client.execute.recurring import AWAY
 from qworker.daemon.known_schedules import KnownSchedule, KnownSchedules, note
 from qworker.daemon.slots import due_slots
 from qworker.daemon.tick import Tick

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.client.execute.recurring import AWAY
+from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.single_wait import WatchingClient
 from qworker.client.namespace.queues import existing, named
 from qworker.client.namespace.scan import find_queues

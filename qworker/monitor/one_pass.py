@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from qworker.client.execute.recurring import AWAY
+from qworker.client.execute.backoff import AWAY
 from qworker.client.inspect.many import inspect_many
 from qworker.client.inspect.peek import Inspection
 from qworker.client.namespace.workers import read_reapers, read_workers

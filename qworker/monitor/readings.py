@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qworker.client.calls import CallGroup
-from qworker.client.execute.recurring import AWAY
+from qworker.client.execute.backoff import AWAY
 from qworker.client.inspect.runs import RunStatus
 from qworker.client.namespace.paused_tasks import read_paused_tasks
 from qworker.client.namespace.queues import holding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from qworker import QWorker
+from qworker import QWorker, ResultTimeoutError, chain
 from qworker.cli.main import cli
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.backoff import AwayServers
@@ -54,6 +55,7 @@ from qworker.wire.keys import (
     reapers_key,
     workers_key,
 )
+from tests.timing import Watch
 from tests.topologies.servers import Cluster, Node, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -615,3 +617,50 @@ def test_operators_see_what_the_other_nodes_know(
     assert texts["reapers"].startswith("not checked")
     assert not texts["workers"].startswith("not checked")
     assert run("fsck").exit_code == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_chain_is_searched_for_in_time_beside_a_frozen_node(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest, is_async: bool
+) -> None:
+    """At the end of a wait, and by a cancel: the node with the queue of a step is not waited for at each look."""
+    app, lost = QWorker(namespace, url=nodes.url, give_up="2s"), nodes.masters()[0]
+    there, here = (keys.queue for keys in queues(nodes, namespace, lost, 1, 1))
+    for name in (there, here):
+        app.task(name=name, queue=name, result="1h")(_same)
+        app.queue(name).create()
+    handle = chain(app.find(here).call(1), app.find(there).then(), app.find(here).then()).start()
+    app.queue(here).purge()
+    request.getfixturevalue("frozen")
+    passed_s: list[float] = []
+
+    def wait_and_cancel() -> None:
+        with passing(passed_s), pytest.raises(ResultTimeoutError):
+            handle.result("300ms")
+        with passing(passed_s), pytest.raises(UnavailableError):
+            handle.cancel()
+
+    async def wait_and_cancel_asynchronously() -> None:
+        with passing(passed_s), pytest.raises(ResultTimeoutError):
+            await handle.aresult("300ms")
+        with passing(passed_s), pytest.raises(UnavailableError):
+            await handle.acancel()
+        await app.aclose()
+
+    asyncio.run(wait_and_cancel_asynchronously()) if is_async else wait_and_cancel()
+    # To find out that its queue cannot be read takes one limit, to look at it another: of 1 s, and of 2 s.
+    assert passed_s[0] < 3.3
+    assert passed_s[1] < 5.5
+    app.close()
+
+
+@contextmanager
+def passing(passed_s: list[float]) -> Iterator[None]:
+    """Note how long the block takes."""
+    watch = Watch(os.getpid())
+    yield
+    passed_s.append(watch.passed_s())
+
+
+def _same(number: int) -> int:
+    return number

@@ -11,15 +11,28 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from qworker.errors import QworkerError, RetryRule, ServerError, UnavailableError, is_answer
+from qworker.errors import (
+    BusyError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    ReadOnlyError,
+    RetryRule,
+    ServerError,
+    UnavailableError,
+    is_answer,
+)
 from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.store.nodes import Address
 
-__all__ = ["AwayServers", "Backoff", "IndexWrites", "LeftAloneError"]
+__all__ = ["AWAY", "AwayServers", "Backoff", "IndexWrites", "LeftAloneError"]
 
 _log = logger(__name__)
+
+#: Errors of a call to a node of a Cluster that does not serve now; others may serve.
+AWAY: Final = (UnavailableError, InDoubtError, LoadingError, BusyError, ReadOnlyError)
 
 _FIRST_S: Final = 0.5
 _LONGEST_S: Final = 5.0

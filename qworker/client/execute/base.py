@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
-from qworker.client.execute.backoff import AwayServers, IndexWrites
+from qworker.client.execute.backoff import AWAY, AwayServers, IndexWrites
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan
 from qworker.client.unreturned import Unreturned
@@ -78,19 +78,27 @@ class BaseClient:
         self._index = IndexWrites()
 
     def _calls_of(self, plan: Plan[T], limit_s: float) -> Calls[T]:
-        """Make calls of the steps of a plan. Calls that fail one after the other share `limit_s`."""
+        """Make calls of the steps of a plan. Calls that fail one after the other share `limit_s`.
+
+        A server that failed a trip is left out of later trips, until the plan pauses.
+        """
         failing_s = 0.0
+        away: dict[Address | None, ServerError] = {}
         try:
             step = next(plan)
             while True:
                 began = time.monotonic()
+                left_s = max(LEAST_S, limit_s - failing_s) if failing_s else limit_s
                 try:
                     if isinstance(step, Brief):
                         result = yield from self._try_briefly(step)
                     elif isinstance(step, Soon):
                         result = yield from self._call_soon(step)
+                    elif isinstance(step, Together):
+                        result = yield from self._call_together(step, left_s, away)
                     else:
-                        left_s = max(LEAST_S, limit_s - failing_s) if failing_s else limit_s
+                        if isinstance(step, Pause):
+                            away.clear()
                         result = yield step, left_s
                 except QworkerError as error:
                     if isinstance(error, ServerError) and not isinstance(step, Soon):
@@ -129,6 +137,21 @@ class BaseClient:
             raise
         self._away.served(address)
         return result
+
+    def _call_together(
+        self, step: Together, limit_s: float, away: dict[Address | None, ServerError]
+    ) -> Calls[list[Any]]:
+        """Make the calls of a trip, except those to servers that are `away`; adds to these."""
+        nodes = [self.factory.last_node(command.key) for command in step.commands]
+        asked = [at for at, node in enumerate(nodes) if node not in away]
+        results: list[Any] = [away.get(node) for node in nodes]
+        if asked:
+            answers = yield Together([step.commands[at] for at in asked]), limit_s
+            for at, answer in zip(asked, answers, strict=True):
+                results[at] = answer
+                if isinstance(answer, AWAY):
+                    away[nodes[at] or self.factory.last_node(step.commands[at].key)] = answer
+        return results
 
     def _check_served(
         self, per_queue: PerQueue[Any], failed: Mapping[int, QworkerError], servers: int

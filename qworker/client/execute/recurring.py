@@ -11,14 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from qworker.client.execute.backoff import AwayServers, LeftAloneError
 from qworker.errors import (
-    BusyError,
-    InDoubtError,
-    LoadingError,
     QworkerError,
-    ReadOnlyError,
     RetryRule,
     ServerError,
-    UnavailableError,
 )
 
 if TYPE_CHECKING:
@@ -27,15 +22,12 @@ if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
     from qworker.store.nodes import Address
 
-__all__ = ["AWAY", "WITHIN_S", "RecurringCalls", "is_of_server"]
+__all__ = ["WITHIN_S", "RecurringCalls", "is_of_server"]
 
 T = TypeVar("T")
 
 #: Seconds to wait for a node of a Cluster: many times what a busy one takes.
 WITHIN_S: Final = 1.5
-
-#: Errors of a call to a node of a Cluster that does not serve now; others may serve.
-AWAY: Final = (UnavailableError, InDoubtError, LoadingError, BusyError, ReadOnlyError)
 
 
 class RecurringCalls:

@@ -107,9 +107,14 @@ class Client(BaseClient):
         Retries commands that failed in the trip, as `execute` does; waits once for a server that does not
         serve. No command may span several queues.
         """
+        return self._execute_each(commands, self._patience(give_up_s, within_s))
+
+    def _execute_each(
+        self, commands: Sequence[Command[T]], patience: Patience
+    ) -> list[T | QworkerError]:
         lane = self._lanes.take()
         try:
-            return self._trip(lane, commands, self._patience(give_up_s, within_s))
+            return self._trip(lane, commands, patience)
         finally:
             self._lanes.put_back(lane)
 
@@ -191,7 +196,7 @@ class Client(BaseClient):
                     elif isinstance(step, SendCall):
                         result = self.send(step.make, give_up_s=limit_s, elsewhere=step.elsewhere)
                     elif isinstance(step, Together):
-                        result = self.execute_each(step.commands, give_up_s=limit_s)
+                        result = self._execute_each(step.commands, Patience(limit_s))
                     else:
                         time.sleep(step.seconds)
                 except QworkerError as error:

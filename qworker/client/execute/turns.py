@@ -9,7 +9,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Final
 
-from qworker.client.execute.recurring import AWAY
+from qworker.client.execute.backoff import AWAY
 from qworker.errors import UnavailableError
 
 if TYPE_CHECKING:
