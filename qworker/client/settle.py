@@ -28,6 +28,8 @@ _ACKS: Final = 64_000
 #: Messages that one call moves, and bytes of their bodies (or one message): other calls wait for it.
 _MOVED: Final = 100
 _MOVED_BYTES: Final = 2**20
+#: Bytes of messages that one call acks: the server frees them, and reads them if the queue has a journal.
+_ACKED_BYTES: Final = 2**22
 #: Flags of a run, of a call with others behind it, and of a member of a group of calls.
 _FOLLOWED: Final = {"c", "j", "i"}
 
@@ -130,7 +132,7 @@ def _settle(
         if moves:
             pages = [*pages_of(cut_leases(leases, _MOVED, _MOVED_BYTES), _MOVED, _MOVED_BYTES)]
         else:
-            pages = [*pages_of(leases, _ACKS)]
+            pages = [*pages_of(leases, _ACKS, _ACKED_BYTES)]
         return _settle_in(shard, pages[::-1] if last_first else pages, note, counted)
 
     return (yield from shard_by_shard(queue, messages, settle_in))

@@ -52,7 +52,10 @@ def remove(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
 
 
 def revoke(keys: QueueKeys, leases: Sequence[bytes]) -> Command[int]:
-    """Delete the messages of up to 16 leases, and end waits for their results; returns how many there were."""
+    """Delete the messages of up to 16 leases, and end waits for their results; returns how many were deleted.
+
+    A call ends after 1 MiB; the leases behind that are left as they are.
+    """
     names = standard_keys(keys, *(lease.decode("utf-8", "replace") for lease in leases))
 
     def decode(reply: Any) -> int:

@@ -12,13 +12,15 @@ from qworker.wire.envelope import Envelope, tail
 from tests.lua.drive import NOW, Drive
 
 
-def put(drive: Drive, *messages: str, at: int = NOW, **options: Any) -> Sent:
-    """Send messages `<group>:<id>`; one without a colon has no group."""
+def put(drive: Drive, *messages: str, at: int = NOW, size: int = 0, **options: Any) -> Sent:
+    """Send messages `<group>:<id>`; one without a colon has no group. `size`: bytes of a body behind its id."""
     made = []
     for message in messages:
         group, _, message_id = message.rpartition(":")
         flags = {"g": group} if group else None
-        made.append(NewMessage(message_id, tail(message_id.encode(), flags), group=group))
+        made.append(
+            NewMessage(message_id, tail(message_id.encode() + b"x" * size, flags), group=group)
+        )
     return drive.run(send(drive.keys, made, lane="", sequence=0, now_ms=at, **options))
 
 

@@ -17,16 +17,20 @@ from qworker.client.plan import Plan, run_plan
 from qworker.client.queue import Queue
 from qworker.engine.command import Command
 from qworker.engine.dead import drop, edit, redrive
+from qworker.engine.extend import extend
+from qworker.engine.groups import largest
 from qworker.engine.inspect import inspect
-from qworker.engine.message import delete, hold, spot
+from qworker.engine.message import cancel, delete, hold, spot
 from qworker.engine.reap import promote, sweep
 from qworker.engine.receive import settle_receive
-from qworker.engine.remove import purge
+from qworker.engine.remove import purge, revoke
+from qworker.engine.repair import repair_unique
 from qworker.engine.settle import Outcomes, settle
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.lua.drive import NOW, Drive, own
+from tests.lua.group_calls import found, put
 from tests.topologies.servers import CLUSTERED
 
 KIB = 1024
@@ -95,6 +99,77 @@ def test_verbs_repeat_until_everything_is_done(drive: Drive) -> None:
     bury(drive, 8, 400 * KIB)
     assert queue.drop_dead(everything=True) == 8
     assert drive.redis.xlen(drive.keys.dead) == 0
+
+
+def test_letters_that_are_chosen_by_id_are_dropped_in_several_calls(drive: Drive) -> None:
+    """Nothing says how large they are, and the server frees them while others wait."""
+    queue = Queue(drive.client, drive.namespace, drive.keys.queue)
+    entries = bury(drive, 60, 10)
+    assert queue.drop_dead("1-1") == 0  # The script is loaded.
+    with counted(drive) as calls:
+        assert queue.drop_dead(*map(str, entries), "1-1") == 60
+    assert calls["evalsha"] + calls["fcall"] == 3
+
+
+def test_acks_of_large_messages_are_divided(drive: Drive) -> None:
+    """The server frees their bodies, and reads them for a journal: a call takes 4 MiB, or one that is larger."""
+    drive.redis.rpush(
+        drive.keys.ready[0], *[own(f"m{n}", body="x" * 1500 * KIB) for n in range(4)], own("m4")
+    )
+    queue = Queue(drive.client, drive.namespace, drive.keys.queue)
+    first, *received = [message for _ in range(5) for message in queue.receive(1)]
+    queue.ack(first)  # The script is loaded.
+    with counted(drive) as calls:
+        assert queue.ack(*received) == received
+    assert calls["evalsha"] + calls["fcall"] == 2
+
+
+def test_cancelled_messages_are_sought_in_four_mebibytes(drive: Drive) -> None:
+    """A call looks into as many leases, from another one on each time: all are found by several calls."""
+    leases = [f"L{number}" for number in range(5)]
+    for number, lease in enumerate(leases):
+        drive.redis.rpush(drive.keys.ready[0], own(f"m{number}", body="x" * 2200 * KIB))
+        drive.receive(lease, 1)
+        drive.run(cancel(drive.keys, f"m{number}", 1000, now_ms=NOW))
+    told = [drive.run(extend(drive.keys, leases, 1000, now_ms=NOW + n)).cancelled for n in range(5)]
+    assert [len(some) for some in told] == [2] * 5
+    assert {lease for some in told for lease, _ in some} == {*leases}
+
+
+def test_revoke_ends_after_a_mebibyte(drive: Drive) -> None:
+    """The leases behind that stay as they are, and the removal of a queue goes on until none is left."""
+    leases = [f"L{number}" for number in range(5)]
+    for number, lease in enumerate(leases):
+        drive.redis.rpush(drive.keys.ready[0], own(f"m{number}", body="x" * 600 * KIB))
+        drive.receive(lease, 1)
+    assert drive.run(revoke(drive.keys, [lease.encode() for lease in leases])) == 2
+    assert drive.redis.zcard(drive.keys.unacked) == 3
+    assert drive.stats("unacked") == {"unacked": 3}
+    Queue(drive.client, drive.namespace, drive.keys.queue).remove()
+    assert drive.state() == {}
+
+
+def test_largest_groups_are_sought_in_a_mebibyte(drive: Drive) -> None:
+    """Of large messages a few from all over the groups are read; the first one of a group only as far as a MiB goes."""
+    put(drive, *[f"{group}:{group}{n}" for group in "abcd" for n in range(16)], size=300 * KIB)
+    _, small = drive.run(largest(drive.keys, 10, now_ms=NOW))
+    assert [(one.name, one.waiting) for one in small] == [(group, 16) for group in "abcd"]
+    with counted(drive) as calls:
+        drive.run(largest(drive.keys, 10, now_ms=NOW))
+    assert calls["zrange"] == 8
+
+
+def test_repairs_read_large_messages_up_to_eight_mebibytes(drive: Drive) -> None:
+    """Their ids remain unknown then, and nothing is called lost."""
+    drive.redis.rpush(drive.keys.suspect, *[own(f"m{n}", body="x" * 3000 * KIB) for n in range(5)])
+    drive.redis.hset(drive.keys.slots, ":gone", "=a")
+    with counted(drive) as calls:
+        pairs = [(b"t", b"gone 1")]
+        assert drive.run(repair_unique(drive.keys, pairs, [], repair=False))[0] == "large"
+    assert calls["lrange"] == 2
+    with counted(drive) as calls:
+        assert "slot =a" not in found(drive, repair=False)
+    assert calls["lrange"] == 2
 
 
 @pytest.mark.parametrize("verb", [hold, delete])
@@ -211,6 +286,16 @@ def test_looks_ask_for_as_much_as_fits_a_reply(drive: Drive) -> None:
     assert len(look(scan_page(queue, "0", "ready", "dead")).items) == 18
     assert look(verbs.tally_dead(queue)).total == 9
     assert max(look.sizes) < 1800 * KIB
+
+
+def test_scan_of_large_delayed_messages_is_divided(drive: Drive) -> None:
+    """A scan reads a few of the delayed messages, and then as many a call as make about a mebibyte."""
+    due = {own(f"d{number}", body="x" * 200 * KIB): NOW + number for number in range(60)}
+    drive.redis.zadd(drive.keys.delayed, due)
+    look = Looker(drive)
+    queue = Queue(drive.client, drive.namespace, drive.keys.queue).ref
+    assert len(look(scan_page(queue, "0", "delayed", count=100)).items) == 60
+    assert max(look.sizes) < 4 * MEBIBYTE
 
 
 def test_page_sizes_follow_the_sizes_seen() -> None:

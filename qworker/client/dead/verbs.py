@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from qworker.chunks import chunks
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import (
     PAGE,
@@ -31,6 +32,8 @@ __all__ = ["dead", "dead_of", "drop_dead", "find_dead", "redrive", "shard_of", "
 _COUNT: Final = IntegerKind("most dead letters", minimum=1)
 _LIMIT: Final = IntegerKind("most dead letters")
 _ALL: Final = DeadFilter()
+#: Dead letters per call that are chosen by their ids: of unknown size, and to free 4 MiB keeps the server for 0.5 ms.
+_CHOSEN: Final = 25
 #: Dead letters per page of a read that changes nothing.
 _PAGE: Final = 500
 
@@ -186,7 +189,8 @@ def _change(
         for entry in chosen[:limit]:
             by_shard.setdefault(shard_of(queue, entry), []).append(entry)
         for shard, some in by_shard.items():
-            changed.add((yield from change_these(shard.keys, act, some, throttle)))
+            for part in chunks(some, lambda _: 1, most_bytes=_CHOSEN):
+                changed.add((yield from change_these(shard.keys, act, part, throttle)))
         return changed
     which = DeadFilter.of(wanted, named)
     if which.is_empty and not everything:

@@ -180,16 +180,23 @@ def _list(queue: QueueRef, key: str, position: str, count: int) -> Plan[tuple[li
 
 
 def _delayed(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stored], str]]:
-    reply: list[Any] = yield raw(
-        "ZSCAN", queue.keys.delayed, int(position or 0), "COUNT", count, decode=list
-    )
-    messages = [
-        message
-        for item, due_ms in peek.scored(reply[1])
-        if (message := queue.stored("delayed", item, due_ms)).state != "ready"  # see _groups
-    ]
-    after = reply[0].decode()
-    return messages, "" if after == "0" else after
+    cursor, size, looked = int(position or 0), PageSize(count), 0
+    messages: list[Stored] = []
+    while looked < count:
+        asked = size.limit(count - looked)
+        looked += asked
+        words = ("ZSCAN", queue.keys.delayed, cursor, "COUNT", asked)
+        reply: list[Any] = yield raw(*words, decode=list)
+        cursor = int(reply[0])
+        size.saw(map(len, reply[1][::2]))
+        messages += [
+            message
+            for item, due_ms in peek.scored(reply[1])
+            if (message := queue.stored("delayed", item, due_ms)).state != "ready"  # see _groups
+        ]
+        if not cursor:
+            return messages, ""
+    return messages, str(cursor)
 
 
 def _groups(queue: QueueRef, position: str, count: int) -> Plan[tuple[list[Stored], str]]:

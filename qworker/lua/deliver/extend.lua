@@ -9,8 +9,8 @@
 -- ARGV[3]…   lease ids        1-1000
 -- Returns {'OK', now ms, deadline ms per lease; 0 if the lease is gone; then per cancelled message that a lease holds
 --   `<position of the lease in the call, from 1> <index>`}, or {'BROKEN', key, type} {'ARG', name}
--- A call looks for tombstones of at least 1,000 messages, from another lease on each time; a queue without tombstones pays one
--- EXISTS.
+-- A call looks for tombstones of at least 1,000 messages, or 4 MiB of them, from another lease on each time; a queue without
+-- tombstones pays one EXISTS.
 -- O(k log u): k leases of u; with tombstones also O(n log c): n messages, c tombstones.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -32,14 +32,14 @@ for i = 3, #ARGV do
 end
 if redis.call('EXISTS', cancelled) == 0 then return reply end
 
-local MOST_LOOKED, looked, number = 1000, 0, #ARGV - 2
+local MOST_LOOKED, MAX_BYTES, looked, bytes, number = 1000, 4194304, 0, 0, #ARGV - 2
 for i = 1, number do
-  if looked >= MOST_LOOKED then break end
+  if looked >= MOST_LOOKED or bytes >= MAX_BYTES then break end
   local at = (i + now) % number + 1
   -- Made here, not declared: it is in the slot of the queue.
   local key = string.sub(meta, 1, -5) .. 'lease:' .. ARGV[at + 2]
   for _, entry in ipairs(broken({ key, 'hash' }) and {} or read_lease(key)) do
-    looked = looked + 1
+    looked, bytes = looked + 1, bytes + #entry[2]
     local id = string.match(entry[2], '^q1 ([%w._-]+) ') or ARGV[at + 2] .. '.' .. entry[3]
     if redis.call('ZSCORE', cancelled, id) then reply[#reply + 1] = at .. ' ' .. entry[3] end
   end

@@ -9,7 +9,7 @@ local function ids_stored(and_dead)
   for i = FIRST_LEASE, #KEYS do
     if not redis.call('ZSCORE', unacked, lease_id(KEYS[i]) or '') then return nil, 'busy' end
   end
-  local total, bytes, seen = redis.call('ZCARD', delayed) + redis.call('LLEN', suspect), 0, {}
+  local total, bytes, noted, seen = redis.call('ZCARD', delayed) + redis.call('LLEN', suspect), 0, 0, {}
   for number = 0, 9 do total = total + redis.call('LLEN', ready(number)) end
   for i = FIRST_LEASE, #KEYS do total = total + count_held(KEYS[i]) end
   if and_dead then total = total + redis.call('XLEN', dead) end
@@ -22,13 +22,19 @@ local function ids_stored(and_dead)
       if id then seen[id] = true end
     end
   end
+  -- How many to read next: bodies may be large, so the first one is read alone, and then as many as those before let fit.
+  local function next_chunk()
+    if noted == 0 then return 1 end
+    return math.max(1, math.min(READ_CHUNK, math.ceil((MAX_BYTES - bytes) * noted / math.max(bytes, 1))))
+  end
   local function note_all(read)
-    local from, chunk = 0, nil
-    repeat
-      chunk = read(from, from + READ_CHUNK - 1)
+    local from, more = 0, true
+    while more and bytes <= MAX_BYTES do
+      local number = next_chunk()
+      local chunk = read(from, from + number - 1)
       note(chunk)
-      from = from + READ_CHUNK
-    until #chunk < READ_CHUNK or bytes > MAX_BYTES
+      from, noted, more = from + number, noted + #chunk, #chunk == number
+    end
   end
   note_all(function(from, to) return redis.call('LRANGE', suspect, from, to) end)
   for number = 0, 9 do note_all(function(from, to) return redis.call('LRANGE', ready(number), from, to) end) end
@@ -37,12 +43,15 @@ local function ids_stored(and_dead)
     local held = {}
     for _, entry in ipairs(bytes <= MAX_BYTES and read_lease(KEYS[i]) or {}) do held[#held + 1] = entry[2] end
     note(held)
+    noted = noted + #held
   end
   local after = '-'
   while and_dead and after and bytes <= MAX_BYTES do
-    local entries = redis.call('XRANGE', dead, after, '+', 'COUNT', READ_CHUNK)
+    local number = next_chunk()
+    local entries = redis.call('XRANGE', dead, after, '+', 'COUNT', number)
     for _, entry in ipairs(entries) do note(entry[2]) end
-    after = #entries == READ_CHUNK and '(' .. entries[#entries][1]
+    noted = noted + #entries
+    after = #entries == number and '(' .. entries[#entries][1]
   end
   if bytes > MAX_BYTES then return nil, 'large' end
   return seen

@@ -6,7 +6,8 @@
 -- ARGV[2]    most             groups to return, 1-100
 -- Returns {'OK', now ms, then per group, the largest first: its stored name, waiting, in flight, since when its first one
 --   has waited in ms or ''}, or a refusal: {'BROKEN', key, type} {'ARG', name}
--- Looks at every 64th of the waiting messages, in the order of their groups: a group with more than that is found.
+-- Looks at every 64th of the waiting messages, in the order of their groups: a group with more than that is found. It ends
+-- after 1 MiB of messages, by when it has looked at some from all over them; and reads 1 MiB for the last figure.
 -- O(log d + s) of d delayed messages and s in flight, at most 20,000.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -20,17 +21,31 @@
 --- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 
-local LOOKS, SEATS_FROM = 64, 4503599627370496
+local LOOKS, MAX_BYTES, SEATS_FROM = 64, 1048576, 4503599627370496
 local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, most, it = clock(ARGV[1], meta), whole(ARGV[2], 1, 100), groups()
 if not now or not most then return { 'ARG', 'most' } end
 local low, high = text(SEATS_FROM), '(' .. text(MAX_MS)
-local waiting, found, seen = redis.call('ZCOUNT', delayed, low, high), {}, {}
-for look = 0, math.min(LOOKS, waiting) - 1 do
-  local at = math.floor(look * waiting / math.min(LOOKS, waiting))
-  local member = redis.call('ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', at, 1)
-  local name = group_of(member[1])
+local waiting, found, seen, bytes = redis.call('ZCOUNT', delayed, low, high), {}, {}, 0
+local looks = math.min(LOOKS, waiting)
+
+-- The six bits of a number backwards: 0, 32, 16, 48, 8, … So the first looks are far apart.
+local function backwards(number)
+  local at = 0
+  for _ = 1, 6 do
+    at, number = 2 * at + number % 2, math.floor(number / 2)
+  end
+  return at
+end
+
+for number = 0, LOOKS - 1 do
+  if bytes >= MAX_BYTES then break end
+  local look = backwards(number)
+  local member = look < looks and redis.call(
+    'ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', math.floor(look * waiting / looks), 1)[1]
+  bytes = bytes + #(member or '')
+  local name = member and group_of(member)
   if name and not seen[name] then
     seen[name] = true
     found[#found + 1] = { name, it.waiting(name) }
@@ -38,10 +53,12 @@ for look = 0, math.min(LOOKS, waiting) - 1 do
 end
 table.sort(found, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
 local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted() or {}
+bytes = 0
 for i = 1, math.min(most, #found) do
   local name = found[i][1]
   local one = it.record(name)
-  local first = it.members(one, 1)[1]
+  local first = bytes < MAX_BYTES and it.members(one, 1)[1]
+  bytes = bytes + #(first or '')
   local message = first and parse(first)
   local since_ms = message and (number_in(message.flags, ' t=') or tonumber(message.sent))
   for _, word in ipairs({ name, text(found[i][2]), text(one.busy + (uncounted[name] or 0)), since_ms and text(since_ms) or '' }) do

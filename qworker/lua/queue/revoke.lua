@@ -4,6 +4,7 @@
 -- KEYS       see lib/keys.lua; leases: 1-16, which are deleted
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]…   leases           ids of the leases, in their order, as they stand in unacked
+-- A call ends after 1 MiB of messages, but deletes at least one lease; the others are left as they are.
 -- Returns {'OK', now ms, messages deleted, degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(m): m messages of the leases.
 --- include lib/clock.lua
@@ -33,13 +34,15 @@ if refused then return refused end
 local now = clock(ARGV[1], meta)
 if not now or #KEYS < FIRST_LEASE or #KEYS > FIRST_LEASE + 15 or #ARGV ~= #KEYS - FIRST_LEASE + 2 then return { 'ARG', 'leases' } end
 open_journal(attributes.journal, now)
-local messages = 0
+local MAX_BYTES, messages, bytes = 1048576, 0, 0
 for i = FIRST_LEASE, #KEYS do
+  if bytes >= MAX_BYTES then break end
   local id = ARGV[i - FIRST_LEASE + 2]
   local entries = read_lease(KEYS[i])
   for _, entry in ipairs(entries) do
     record('purged', entry[2], { reason = 'unacked' })
     end_of(entry[2], 'purged')
+    bytes = bytes + #entry[2]
   end
   if has_groups then groups().vacate_entries(id, entries) end
   redis.call('DEL', KEYS[i])

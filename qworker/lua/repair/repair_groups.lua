@@ -24,7 +24,7 @@
 --- include lib/group_pages.lua
 --- include lib/lease.lua
 
-local MOST, SEATS_FROM = 10000, '4503599627370496'
+local MOST, MAX_BYTES, SEATS_FROM = 10000, 8388608, '4503599627370496'
 local refused = broken({ meta, 'hash', wake, 'list', unacked, 'zset', delayed, 'zset', suspect, 'list' }) or groups().broken()
 if refused then return refused end
 local now, repair, cursor = clock(ARGV[1], meta), ARGV[2] == '1', whole(ARGV[3], 0, 18446744073709551615)
@@ -36,17 +36,30 @@ end
 local slots = base .. 'slots'
 if redis.call('HLEN', slots) > MOST then return { 'OK', text(now), '0', 'large' } end
 
--- The ids of messages that may keep a slot while they wait; nil if they are too many.
+-- The ids of messages that may keep a slot while they wait; nil if they are too many, or over 8 MiB.
 local function waiting_ids()
   if redis.call('ZCOUNT', delayed, '-inf', '(' .. SEATS_FROM) + redis.call('LLEN', suspect) > MOST then return nil end
-  local seen = {}
-  local function note(items)
-    for _, item in ipairs(items) do seen[string.match(item, '^q1 (%S+)') or ''] = true end
+  local seen, noted, bytes = {}, 0, 0
+  local function note_all(read)
+    local from, more = 0, true
+    while more and bytes <= MAX_BYTES do
+      local chunk = read(from, chunk_size(noted, bytes, MAX_BYTES - bytes))
+      for _, item in ipairs(chunk) do
+        seen[string.match(item, '^q1 (%S+)') or ''] = true
+        noted, bytes = noted + 1, bytes + #item
+      end
+      from, more = from + #chunk, #chunk > 0
+    end
   end
-  note(redis.call('LRANGE', suspect, 0, -1))
-  note(redis.call('ZRANGE', delayed, '-inf', '(' .. SEATS_FROM, 'BYSCORE'))
-  note(redis.call('ZRANGE', delayed, text(MAX_MS), '+inf', 'BYSCORE', 'LIMIT', 0, MOST))
-  return seen
+  local function note_scores(low, high)
+    note_all(function(from, number)
+      return redis.call('ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', from, math.min(number, MOST - from))
+    end)
+  end
+  note_all(function(from, number) return redis.call('LRANGE', suspect, from, from + number - 1) end)
+  note_scores('-inf', '(' .. SEATS_FROM)
+  note_scores(text(MAX_MS), '+inf')
+  return bytes <= MAX_BYTES and seen or nil
 end
 
 local function is_held(lease, index)
