@@ -42,7 +42,7 @@ _READS: Final = frozenset(
     (
         *("EXISTS", "GET", "INFO", "MGET", "PING", "PTTL", "SCAN", "TIME", "TYPE"),
         *("HEXISTS", "HGET", "HGETALL", "HKEYS", "HLEN", "HMGET", "HSCAN", "HVALS"),
-        *("LINDEX", "LLEN", "LRANGE", "XINFO", "XLEN", "XRANGE", "XREVRANGE"),
+        *("LLEN", "LRANGE", "XINFO", "XLEN", "XRANGE", "XREVRANGE"),
         *("ZCARD", "ZCOUNT", "ZRANGE", "ZREVRANGE", "ZSCAN", "ZSCORE"),
     )
 )
