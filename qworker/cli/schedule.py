@@ -158,7 +158,7 @@ def remove(
     pause them.
     """
     from qworker.cli.framework.confirm import confirm
-    from qworker.daemon.schedules import remove
+    from qworker.daemon.schedule_changes import remove_chosen
 
     if bool(names) == bool(app):
         raise click.UsageError("name schedules, or pass --app")
@@ -171,8 +171,10 @@ def remove(
         listing = ", ".join(f"{schedule.name} of {schedule.queue}" for schedule in chosen[:5])
         more = f" and {len(chosen) - 5} more" if len(chosen) > 5 else ""
         confirm(f"Remove schedule {listing}{more}?", yes=yes)
+        by_queue: dict[str, list[str]] = {}
         for schedule in chosen:
-            remove(session.client.execute, _keys(session, schedule), [schedule.name])
+            by_queue.setdefault(schedule.queue, []).append(schedule.name)
+        remove_chosen(session.client, session.namespace, by_queue)
     word = "would remove" if dry_run else "removed"
     yield Output(
         {

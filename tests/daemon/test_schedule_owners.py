@@ -16,7 +16,7 @@ from qworker.client.queue_ref import QueueRef
 from qworker.consumer.app_names import default_name
 from qworker.consumer.manifest import load_app, name_of
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.schedule_changes import pause, resume, run_now
+from qworker.daemon.schedule_changes import pause, remove_chosen, resume, run_now
 from qworker.daemon.schedule_listing import list_schedules
 from qworker.daemon.schedules import read_schedules, register, server_now_ms
 from qworker.errors import InvalidNameError
@@ -148,6 +148,25 @@ def test_an_app_without_schedules_is_forgotten(
     assert read_owners(client.execute, namespace).keys() == {"app"}
     register(client, namespace, "app", {})
     assert read_owners(client.execute, namespace) == {}
+
+
+def test_an_app_is_forgotten_with_its_last_schedule(
+    client: Client, namespace: str, open_queue: OpenQueue
+) -> None:
+    """Not while a queue cannot be read, where an orphan of the app may be that would fire again."""
+    queue, other = open_queue("a"), open_queue("b")
+    register(client, namespace, "app", hourly("app", "s", "t"))
+    register(client, namespace, "next", hourly("next", "n", queue="b"))
+    remove_chosen(client, namespace, {"a": ["s"]})
+    assert read_owners(client.execute, namespace).keys() == {"app", "next"}
+    queue.redis.rename(other.keys.schedules, other.keys.dead)
+    queue.redis.set(other.keys.schedules, "not a hash")
+    remove_chosen(client, namespace, {"a": ["t"]})
+    assert read_owners(client.execute, namespace).keys() == {"app", "next"}
+    queue.redis.rename(other.keys.dead, other.keys.schedules)
+    register(client, namespace, "app", hourly("app", "s"))
+    remove_chosen(client, namespace, {"a": ["s", "unknown"]})
+    assert read_owners(client.execute, namespace).keys() == {"next"}
 
 
 def test_a_paused_schedule_rests_until_it_is_resumed(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from qworker.daemon.schedule_changes import pause, resume, run_now
-from qworker.daemon.schedules import read_schedules, remove
+from qworker.daemon.schedule_changes import pause, remove_chosen, resume, run_now
+from qworker.daemon.schedules import read_schedules
 from qworker.errors import InvalidOptionError
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
@@ -39,7 +39,7 @@ def _run(doing: Doing) -> Done:
 
 def _remove(doing: Doing) -> Done:
     keys, name = _schedule(doing)
-    remove(doing.namespace.client.execute, keys, [name])
+    remove_chosen(doing.namespace.client, doing.namespace.namespace, {keys.queue: [name]})
     return _done(doing, "removed")
 
 
