@@ -152,6 +152,13 @@ def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return ordered + quick[taken:]
 
 
+def check_group(item: pytest.Item) -> None:
+    """Refuse a test in two groups of pytest-xdist, which makes a third of them, with servers and a Spark of its own."""
+    groups = {str(mark.args[0]) for mark in item.iter_markers("xdist_group")}
+    if len(groups) > 1:
+        raise pytest.UsageError(f"{item.nodeid} is in {len(groups)} groups: {sorted(groups)}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests at less cost."""
@@ -213,6 +220,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         items[:] = late.largest_first(items) or slow_first(items)
     for item in items:
+        check_group(item)
         if (quarantine := item.get_closest_marker("quarantine")) is not None:
             (reason,) = quarantine.args
             item.add_marker(pytest.mark.xfail(reason=f"quarantine: {reason}", strict=False))

@@ -8,14 +8,19 @@ from typing import cast
 
 import pytest
 
-from tests.conftest import slow_first
+from tests.conftest import check_group, slow_first
 
 
 class Item:
-    """A test, slow or quick."""
+    """A test, slow or quick, perhaps in groups."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, *groups: str) -> None:
+        self.name = self.nodeid = name
+        self.groups = groups
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        assert name == "xdist_group"
+        return [pytest.mark.xdist_group(group).mark for group in self.groups]
 
     def get_closest_marker(self, name: str) -> str | None:
         return name if name == self.name[:4] else None
@@ -39,6 +44,14 @@ def test_quick_tests_stand_between_the_later_slow_ones_and_after_them() -> None:
     assert ordered(*quick) == quick
     assert ordered(*slow) == slow
     assert ordered("slow 0", "quick 0", "quick 1") == ["slow 0", "quick 0", "quick 1"]
+
+
+def test_a_test_in_two_groups_is_refused() -> None:
+    """Twice in the same one is once."""
+    check_group(cast(pytest.Item, Item("none")))
+    check_group(cast(pytest.Item, Item("one", "spark", "spark")))
+    with pytest.raises(pytest.UsageError, match=r"both is in 2 groups: \['nodes', 'spark'\]"):
+        check_group(cast(pytest.Item, Item("both", "spark", "nodes")))
 
 
 def test_processes_of_tests_import_no_opentelemetry() -> None:

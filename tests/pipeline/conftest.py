@@ -46,6 +46,8 @@ _OF_AUDITS: Final = {
     "test_wrongs",
     "test_zones",
 }
+#: Servers that tests without Spark use as well.
+_SHARED: Final = {"nodes", "objects"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -64,8 +66,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.xdist_group("audit" if item.path.stem in _OF_AUDITS else "spark")
             )
-        elif "nodes" in getattr(item, "fixturenames", ()) and item.path.is_relative_to(_HERE):
-            # By the process that has the test with both: one Cluster is enough.
+        elif _SHARED & {*getattr(item, "fixturenames", ())} and item.path.is_relative_to(_HERE):
+            # By the process that has the tests with both: one Cluster is enough, and one object store.
             item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker("slow")
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.consumer.workers import Lab
 from tests.topologies import servers
 
+_HERE: Final = Path(__file__).parent
+
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `--dist loadgroup` one process runs what shares a set of servers, so that it starts once."""
     for item in items:
+        if not item.path.is_relative_to(_HERE):  # the hook is called for the tests of all folders
+            continue
         named = {*getattr(item, "fixturenames", ())}
         if hasattr(item, "callspec"):
             named.add(str(item.callspec.params.get("url")))
