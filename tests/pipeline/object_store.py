@@ -1,13 +1,14 @@
 """An object store for tests: moto's S3 over HTTP in a process, with signatures, rights and conditional puts checked.
 
-    with object_store() as store:
-        store.url("lake")                 s3://tests/lake
+    with object_store() as store:         a bucket of one's own
+        store.url("lake")                 s3://tests-1/lake
         store.environment("writer")       AWS_* of a user with all rights; "reader" may only read
         store.behave("full")              from now on puts of files are refused as by a store that is full
         store.behave("forgetful")         conditional puts overwrite, as in stores that do not know them
         store.behave("")                  as it should be
 
-`python -m tests.pipeline.object_store` is the process. It ends with its standard input.
+`python -m tests.pipeline.object_store` is the process, one per pytest process: its imports take seconds. It ends with
+its standard input.
 """
 
 from __future__ import annotations
@@ -21,26 +22,33 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 from tests.servers import missing
 
-BUCKET = "tests"
+if TYPE_CHECKING:
+    from moto.s3.models import S3Backend
+
+#: The numbers of buckets.
+NUMBERS = count(1)
 RIGHTS = {"writer": ["s3:*"], "reader": ["s3:GetObject", "s3:ListBucket"]}
 FULL = b"<Error><Code>XMinioStorageFull</Code><Message>Storage backend is full</Message></Error>"
 
 
 @dataclass
 class Store:
-    """A running store. `keys`: user → key and secret."""
+    """A bucket of a running store. `keys`: user → key and secret."""
 
+    bucket: str
     endpoint: str
     keys: dict[str, tuple[str, str]]
 
     def url(self, path: str) -> str:
-        return f"s3://{BUCKET}/{path}"
+        return f"s3://{self.bucket}/{path}"
 
     def environment(self, user: str = "writer") -> dict[str, str]:
         key, secret = self.keys[user]
@@ -53,17 +61,36 @@ class Store:
         }
 
     def behave(self, how: str) -> None:
-        request = Request(f"{self.endpoint}/_behave", data=how.encode(), method="POST")
+        self._tell("_behave", how)
+
+    def make(self) -> None:
+        self._tell("_make", self.bucket)
+
+    def _tell(self, what: str, word: str) -> None:
+        request = Request(f"{self.endpoint}/{what}", data=word.encode(), method="POST")
         with urlopen(request, timeout=60) as answer:
             assert answer.status == 200
 
 
 @contextmanager
 def object_store() -> Iterator[Store]:
-    """Start a store with one bucket. Without its packages the test is skipped, or fails where CI=true."""
+    """Make a bucket in the store of this process. Without its packages the test is skipped, or fails where CI=true."""
     for module in ("moto", "flask_cors"):
         if importlib.util.find_spec(module) is None:
             missing(f"{module} is not installed: pip install --group test")
+    _, document = _started()
+    keys = {user: tuple(pair) for user, pair in document["keys"].items()}
+    store = Store(f"tests-{next(NUMBERS)}", document["endpoint"], keys)
+    store.make()
+    try:
+        yield store
+    finally:
+        store.behave("")
+
+
+@cache
+def _started() -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
+    """Start the store of this process, which ends with it; and what it says of itself."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.pipeline.object_store"],
         cwd=Path(__file__).parents[2],
@@ -72,29 +99,23 @@ def object_store() -> Iterator[Store]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    try:
-        assert process.stdout is not None
-        document = json.loads(process.stdout.readline())
-        yield Store(
-            document["endpoint"], {user: tuple(keys) for user, keys in document["keys"].items()}
-        )
-    finally:
-        process.communicate(timeout=60)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
 
 
 class Behaviour:
     """Misbehaves on request, and lets one put at a time through: moto looks and then writes."""
 
-    def __init__(
-        self, app: Callable[..., Iterable[bytes]], forget: Callable[[str], object]
-    ) -> None:
-        self.app, self.forget = app, forget
+    def __init__(self, app: Callable[..., Iterable[bytes]], s3: S3Backend) -> None:
+        self.app, self.s3 = app, s3
         self.how, self.lock = "", threading.Lock()
 
     def __call__(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        if path == "/_behave":
-            self.how = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])).decode()
+        if path in ("/_behave", "/_make"):
+            word = environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])).decode()
+            with self.lock:
+                self.obey(path, word)
             start("200 OK", [("Content-Length", "0")])
             return [b""]
         writes = method == "PUT" or (method == "POST" and "upload" in environ["QUERY_STRING"])
@@ -104,11 +125,17 @@ class Behaviour:
             start("507 Insufficient Storage", head)
             return [FULL]
         if self.how == "forgetful" and "HTTP_IF_NONE_MATCH" in environ:
-            self.forget(path.removeprefix(f"/{BUCKET}/"))
+            self.s3.delete_object(*path.removeprefix("/").split("/", 1))
         if method != "PUT":
             return self.app(environ, start)
         with self.lock:
             return self.app(environ, start)
+
+    def obey(self, path: str, word: str) -> None:
+        if path == "/_behave":
+            self.how = word
+        else:
+            self.s3.create_bucket(word, "us-east-1")
 
 
 def serve() -> None:
@@ -129,8 +156,7 @@ def serve() -> None:
         key = iam.create_access_key(user)
         keys[user] = (key.access_key_id, key.secret_access_key)
     s3 = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
-    s3.create_bucket(BUCKET, "us-east-1")
-    app = Behaviour(create_backend_app("s3"), lambda key: s3.delete_object(BUCKET, key))
+    app = Behaviour(create_backend_app("s3"), s3)
     server = make_server("127.0.0.1", 0, app, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(
