@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 
 #: Tests are small: plans are interpreted rather than compiled, compilation is quick rather than good, no adaptive
 #: planning, as many partitions as cores. With Spark's own settings run `make spark-demo` and a killed archiver.
+#: A compiler that is quick has 48 MB for its code unless told otherwise; the planner's fill them, and Java would throw
+#: code away and compile it again.
 FAST = {
     "spark.default.parallelism": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g",
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g"
+    ),
     "spark.driver.memory": "1g",
     "spark.sql.warehouse.dir": "file:///tmp/qworker-tests-warehouse",
     "spark.sql.adaptive.enabled": "false",
