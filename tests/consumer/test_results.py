@@ -199,7 +199,7 @@ def _declared(point: str) -> list[str | int]:
 def test_a_full_server_refuses_large_results_alone(namespace: str) -> None:
     """A small result takes about what its ack frees; an ack with a large one changes nothing, and can be repeated."""
     with servers.start("valkey", far=False) as server:
-        client = Client(ConnectionFactory(server.url), give_up_s=0.1)
+        client = Client(ConnectionFactory(server.url), give_up_s=1.0)
         queue = Queue(client, namespace, "q")
         queue.send_many([{"n": n} for n in range(3)])
         small, large, plain = queue.receive(3)
