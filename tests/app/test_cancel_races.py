@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 
 from qworker import Cancellation, Failure, Handle, QWorker, TaskEndedError, chain, group
+from qworker.client import cancel_chain
 from qworker.client.cancelling import cancel
+from qworker.client.chain_search import ChainEnd, ShardContents, Spot
+from qworker.client.inspect import peek
+from qworker.client.message import Stored
 from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.client.relay import relay
+from qworker.engine.raw import raw
 from qworker.errors import ResultTimeoutError, ResultUnknownError
 from qworker.testing import drain
 from tests.relay import RTT_MS
@@ -151,3 +157,47 @@ def test_the_answer_is_what_happens(store_url: str, namespace: str, start: Start
         for at in range(0, cancelled(NEVER), 4 if RTT_MS else 1):
             cancelled(at)
     assert answers == {Cancellation.CANCELLED, Cancellation.ENDED}
+
+
+def test_a_cancel_finds_a_message_that_is_released_during_its_search(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes back between the looks for ready and for unacked messages, which both miss it then."""
+    with closing(QWorker(namespace, url=store_url)) as app:
+        handle, queue = Tasks(app).one.start(1), app.queue("a")
+        running, look = queue.receive(visibility="1h"), peek._find_unacked
+
+        def release_first(ref: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+            if running:
+                queue.release(running.pop())
+            return (yield from look(ref, message_id))
+
+        monkeypatch.setattr(peek, "_find_unacked", release_first)
+        assert handle.cancel() is Cancellation.CANCELLED
+        assert (running, drain(app).handled) == ([], 0)
+
+
+def test_a_cancel_finds_a_step_that_moves_to_a_queue_that_was_searched(
+    store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step ends after the search of the queue of the second one, and before that of its own."""
+    searched, search = list[str](), cancel_chain.spot_of
+    with closing(QWorker(namespace, url=store_url)) as app:
+        tasks = Tasks(app)
+        tasks.two.send(9)  # a queue that holds nothing is not searched
+        handle = chain(tasks.one.call(0), tasks.two.then(), tasks.one.then()).start()
+
+        def one_after_the_other(
+            shard: QueueRef, held: ShardContents | None, end: ChainEnd
+        ) -> Plan[Spot | None]:
+            while shard.keys.name == "a" and "b" not in searched:
+                yield raw("EXISTS", shard.keys.meta)
+            found = yield from search(shard, held, end)
+            if shard.keys.name == "b" and "b" not in searched:
+                drain(app, queues=["a"])
+            searched.append(shard.keys.name)
+            return found
+
+        monkeypatch.setattr(cancel_chain, "spot_of", one_after_the_other)
+        assert handle.cancel() is Cancellation.CANCELLED
+        assert drain(app).handled == 1

@@ -33,6 +33,7 @@ from qworker.client import cancel_calls, cancelling
 from qworker.client.cancel_calls import CancelledCalls
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
+from qworker.engine.raw import raw
 from qworker.errors import OutOfMemoryError
 from qworker.testing import drain
 from tests.consumer.test_cancel import in_async_code
@@ -691,6 +692,60 @@ def test_an_interrupted_cancel_can_be_repeated(
     app.queue("calls").release(running)
     assert drain(app).handled == 0
     assert cancel() is Cancellation.CANCELLED
+
+
+def test_a_repeated_cancel_answers_for_the_calls_that_it_finds(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The callback keeps no result that could tell that the group was cancelled; with no calls left, it is too late."""
+    square, _ = tasks(app, "calls", "ends")
+
+    @app.task(queue="ends")
+    def note(values: list[Any]) -> None:
+        pytest.fail("its group was cancelled")
+
+    group_id = group([square.call(1), square.call(2)]).then(note).send()
+    original = cancel_calls._cancel_in
+
+    def interrupted(*_: object) -> Plan[None]:
+        raise OutOfMemoryError("the server has reached maxmemory")
+        yield
+
+    monkeypatch.setattr(cancel_calls, "_cancel_in", interrupted)
+    with pytest.raises(OutOfMemoryError):
+        app.queue("ends").cancel(group_id)
+    monkeypatch.setattr(cancel_calls, "_cancel_in", original)
+    assert app.queue("ends").cancel(group_id) is Cancellation.CANCELLED
+    assert drain(app).handled == 0
+    assert app.queue("ends").cancel(group_id).too_late
+
+
+def test_a_cancel_finds_a_step_that_moves_to_a_queue_that_was_searched(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first step of a chain ends after the search of the queue of the second one, and before that of its own."""
+    square, total = tasks(app, "calls", "ends")
+    ran, searched = list[int](), list[str]()
+    search = cancel_calls.cancel_messages
+
+    @app.task(queue="late", result="1h")
+    def later(number: int) -> int:
+        ran.append(number)
+        return number
+
+    def one_after_the_other(shard: QueueRef, *rest: Any) -> Plan[None]:
+        while shard.keys.name == "calls" and "late" not in searched:
+            yield raw("EXISTS", shard.keys.meta)
+        yield from search(shard, *rest)
+        if shard.keys.name == "late" and "late" not in searched:
+            drain(app, queues=["calls"])
+        searched.append(shard.keys.name)
+
+    monkeypatch.setattr(cancel_calls, "cancel_messages", one_after_the_other)
+    handle = group([later.call(1), chain(square.call(2), later.then())]).then(total).start()
+    assert handle.cancel() is Cancellation.CANCELLED
+    drain(app)
+    assert ran == []
 
 
 def test_a_cancel_beside_another_one_says_what_still_runs(
