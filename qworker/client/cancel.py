@@ -47,9 +47,9 @@ class Cancellation(StrEnum):
 def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
     """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
 
-    After any answer it is dropped if it comes back within 7 days. Dead letters stay, and may be redriven. O(n) of
-    the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes
-    waiting messages even then.
+    After any answer it is dropped if it comes back within 7 days, and a reaper deletes it if it still waits then. Dead
+    letters stay, and may be redriven. O(n) of the queue to find it. A server out of memory refuses it
+    (`OutOfMemoryError`); `delete` removes waiting messages even then.
     """
     shards = yield from queue.every_shard()
     if (ended := (yield from _ended(queue, message_id))) is not None:

@@ -26,8 +26,9 @@ def cancel(
     those that a run gathers, and the answer is `CANCELLING` if one of them runs. Of a chain, which has the id of its
     last message, the step that waits or runs is cancelled, and those after it are not sent; `queues` names those of its
     steps, without which all queues of the namespace are searched. After any answer the message is dropped if it comes
-    back within 7 days. Dead letters stay, and may be redriven. O(n) of the queue to find it. A server out of memory
-    refuses it (`OutOfMemoryError`); `delete` removes waiting messages even then.
+    back within 7 days, and a reaper deletes it if it still waits then. Dead letters stay, and may be redriven. O(n) of
+    the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes waiting messages even
+    then.
     """
     group = yield from call_group(queue, message_id)
     if group is not None and group.is_open:

@@ -8,9 +8,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from qworker.client.plan import side_by_side
+from qworker.client.tombstones import forget_tombstones
 from qworker.daemon.tick import Tick
 from qworker.engine.command import Command
-from qworker.engine.reap import START, Cursors, Pruned, prune, recount, trim
+from qworker.engine.reap import START, Pruned, prune, recount, trim
 from qworker.errors import QworkerError
 from qworker.wire.keys import QueueKeys
 
@@ -35,6 +37,9 @@ class Pruning:
     """Forgets idle lanes, expired unique keys, row ids and tombstones; trims priority levels that a sweep does not see;
     keeps the count of stored messages within its bounds.
 
+    Before it forgets tombstones it walks through the queue, once an hour at most: a message that is delayed for longer
+    than its tombstone is kept would run.
+
     A queue whose turn has come is pruned to its end, over several passes if one has no time left for it. So one round
     removes everything that has expired, as long as 40,000 fields a second are enough.
     """
@@ -55,7 +60,7 @@ class Pruning:
         #: Queues whose turn has come, with a fraction; one at the start.
         self._due = 1.0
         self._after = ""
-        self._unfinished: dict[str, Cursors] = {}
+        self._unfinished: dict[str, Iterator[int]] = {}
         #: The end of this pass's share of time, and the slices that it may still run.
         self._deadline = 0.0
         self._left = 0
@@ -73,10 +78,10 @@ class Pruning:
         self._due = min(float(_MOST), self._due + turns)
         self._last = now
         for queue in [*self._unfinished][:_MOST]:
-            cursors = self._unfinished.pop(queue)
+            work = self._unfinished.pop(queue)
             at = bisect_left(queues, queue, key=_name)
             if at < len(queues) and queues[at].queue == queue:
-                yield queues[at], self._prune(queues[at], cursors, tick, now_ms)
+                yield queues[at], self._in_share(queues[at], work, tick)
         number = min(math.floor(self._due), len(queues))
         self._due -= math.floor(self._due)
         first = bisect_right(queues, self._after, key=_name)
@@ -116,35 +121,47 @@ class Pruning:
             tick.trimmed += trimmed.expired
         if isinstance(pruned, QworkerError):
             raise pruned
-        if not self._ended(keys, pruned, tick):
-            yield
-            yield from self._prune(keys, pruned.cursors, tick, now_ms)
+        yield from self._in_share(keys, self._prune(keys, pruned, now_ms), tick)
         for answer in (trimmed, recounted):
             if isinstance(answer, QworkerError):
                 raise answer
 
-    def _prune(
-        self, keys: QueueKeys, cursors: Cursors, tick: Tick, now_ms: int | None
-    ) -> Iterator[None]:
-        while True:
-            (done,) = self._execute_each([prune(keys, cursors=cursors, now_ms=now_ms)])
-            if isinstance(done, QworkerError):
-                raise done
-            if self._ended(keys, done, tick):
+    def _in_share(self, keys: QueueKeys, work: Iterator[int], tick: Tick) -> Iterator[None]:
+        """Count what each trip of the work forgets; what this pass has no time for is left to the next."""
+        for forgotten in work:
+            tick.pruned += forgotten
+            self._left -= 1
+            if self._left <= 0 or self._clock() >= self._deadline:
+                self._unfinished[keys.queue] = work
                 return
-            cursors = done.cursors
             yield
 
-    def _ended(self, keys: QueueKeys, done: Pruned, tick: Tick) -> bool:
-        """Count a slice; returns whether it was the queue's last one in this pass."""
-        tick.pruned += done.forgotten
-        self._left -= 1
-        if done.done:
-            return True
-        if self._left <= 0 or self._clock() >= self._deadline:
-            self._unfinished[keys.queue] = done.cursors
-            return True
-        return False
+    def _prune(self, keys: QueueKeys, pruned: Pruned, now_ms: int | None) -> Iterator[int]:
+        """Prune a queue to its end; yields after each trip how many entries it has forgotten."""
+        yield pruned.forgotten
+        while not pruned.done:
+            (done,) = self._execute_each([prune(keys, cursors=pruned.cursors, now_ms=now_ms)])
+            if isinstance(done, QworkerError):
+                raise done
+            pruned = done
+            yield pruned.forgotten
+        if pruned.until_ms is not None:
+            yield from self._forget(keys, pruned.until_ms)
+
+    def _forget(self, keys: QueueKeys, until_ms: int) -> Iterator[int]:
+        walk = side_by_side([forget_tombstones(keys, until_ms)], 1)
+        answers: Any = None
+        while True:
+            try:
+                step = walk.send(answers)
+            except StopIteration as end:
+                (forgotten,) = end.value
+                if isinstance(forgotten, QworkerError):
+                    raise forgotten from None
+                yield forgotten
+                return
+            answers = self._execute_each(step.commands)
+            yield 0
 
 
 def _name(keys: QueueKeys) -> str:

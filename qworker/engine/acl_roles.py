@@ -153,7 +153,7 @@ ROLES: Final[dict[str, Role]] = {
         about="reaps every queue of the namespace, fires schedules, reads counters (qworker daemon)",
         raw=(
             "hincrby", "hkeys", "hlen", "hset", "hget", "hgetall", "hexists", "hscan", "hdel", "exists", "scan",
-            "xrange", "zadd", "zcard", "zrem", "zremrangebyscore", *_SERVER_FACTS,
+            "llen", "lrange", "xrange", "zadd", "zcard", "zrange", "zrem", "zremrangebyscore", *_SERVER_FACTS,
         ),
         keys=lambda keys: (keys.ready[0].removesuffix("ready") + "*",),
         channels=_results,

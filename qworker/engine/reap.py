@@ -96,16 +96,20 @@ START: Final[Cursors] = ("0", "0", "0")
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """One slice of pruning: where the next begins, whether more tombstones have expired, and how many entries went."""
+    """One slice of pruning: where the next begins, and how many entries went.
+
+    `until_ms`: the expiry up to which tombstones are to be forgotten, after a walk through the queue; None if none
+    expires soon.
+    """
 
     cursors: Cursors
-    tombstones_left: bool
+    until_ms: int | None
     forgotten: int
 
     @property
     def done(self) -> bool:
         """Whether all slices are done."""
-        return not self.tombstones_left and not any(self.cursors)
+        return not any(self.cursors)
 
 
 def holds_times(queues: Sequence[QueueKeys]) -> Command[int]:
@@ -251,11 +255,12 @@ def prune(
     *,
     now_ms: int | None = None,
 ) -> Command[Pruned]:
-    """Forget one slice of idle lanes (without a send for `idle_ms`), expired unique keys, row ids and tombstones."""
+    """Forget one slice of idle lanes (without a send for `idle_ms`), expired unique keys and row ids."""
 
     def decode(reply: Any) -> Pruned:
-        _, _, lanes, uniques, rows, left, forgotten = accepted(reply, keys.queue)
-        return Pruned((lanes.decode(), uniques.decode(), rows.decode()), left == 1, forgotten)
+        _, _, lanes, uniques, rows, until, forgotten = accepted(reply, keys.queue)
+        cursors = (lanes.decode(), uniques.decode(), rows.decode())
+        return Pruned(cursors, maybe(until), forgotten)
 
     return Command(
         load_script("prune"),

@@ -1,4 +1,4 @@
-"""prune.lua: forget idle lanes, expired unique keys and expired tombstones, a slice at a time."""
+"""prune.lua: forget idle lanes, expired unique keys and row ids, a slice at a time, and look for tombstones."""
 
 from __future__ import annotations
 
@@ -19,22 +19,20 @@ def pruned(drive: Drive, cursors: Cursors = START, at: int = NOW) -> Pruned:
 
 
 def test_forgets_expired_entries(engine_drive: Drive) -> None:
-    """Lanes after 15 minutes, unique keys, row ids and tombstones when their time is over; the limits count as over."""
+    """Lanes after 15 minutes, unique keys and row ids when their time is over; the limits count as over."""
     drive = engine_drive
     at = NOW + 15 * MINUTE_MS
     lanes = {"idle": f"7 {NOW}", "busy": f"9 {NOW + 1}", "older": "1 5", "kept": f"3 {NOW + 1} 1 a"}
     drive.redis.hset(drive.keys.producers, mapping=lanes)
     drive.redis.hset(drive.keys.unique, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
     drive.redis.hset(drive.keys.rows, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
-    drive.redis.zadd(drive.keys.cancelled, {"a": at, "b": at + 1})
-    assert pruned(drive, at=at) == Pruned(ENDED, tombstones_left=False, forgotten=5)
+    assert pruned(drive, at=at) == Pruned(ENDED, until_ms=None, forgotten=4)
     assert drive.state() == {
         "producers": {"busy": f"9 {NOW + 1}", "kept": f"3 {NOW + 1} 1 a"},
         "unique": {"held": f"b {at + 1}"},
         "rows": {"held": f"b {at + 1}"},
-        "cancelled": {"b": at + 1},
     }
-    assert pruned(drive, at=at) == Pruned(ENDED, tombstones_left=False, forgotten=0)
+    assert pruned(drive, at=at) == Pruned(ENDED, until_ms=None, forgotten=0)
 
 
 def test_forgets_idle_lanes_among_the_counters(engine_drive: Drive) -> None:
@@ -87,14 +85,15 @@ def test_what_has_been_seen_is_left_out(drive: Drive) -> None:
     assert drive.state() == {}
 
 
-def test_tombstones_are_bounded(drive: Drive) -> None:
-    """However many tombstones are over, a call forgets 500 of them at most."""
-    drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(1200)})
-    done = [pruned(drive) for _ in range(4)]
-    assert [call.forgotten for call in done] == [500, 500, 200, 0]
-    assert [call.done for call in done] == [False, False, True, True]
-    drive.redis.zadd(drive.keys.cancelled, {f"m{number}": number for number in range(500)})
-    assert pruned(drive).done
+def test_tombstones_are_left_to_a_walk(drive: Drive) -> None:
+    """A call says up to when they are to be forgotten, once one expires within an hour; it forgets none itself."""
+    hour_ms = 60 * MINUTE_MS
+    stones = {"a": NOW + hour_ms + 1, "b": NOW + 9 * hour_ms}
+    drive.redis.zadd(drive.keys.cancelled, stones)
+    assert pruned(drive) == Pruned(ENDED, until_ms=None, forgotten=0)
+    assert pruned(drive, at=NOW + 1) == Pruned(ENDED, until_ms=NOW + 1 + 2 * hour_ms, forgotten=0)
+    assert pruned(drive, at=NOW + 10 * hour_ms).until_ms == NOW + 12 * hour_ms
+    assert drive.state() == {"cancelled": stones}
 
 
 def test_full_server_is_pruned() -> None:

@@ -98,8 +98,11 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
     consumer.bury(second)
     consumer.release(third)
     consumer.ack(consumer.extend(fourth, "1m"))
+    late = producer.send("late", delay="3d")
+    operator.client.ask("ZADD", operator.keys.cancelled, 1, late)
     reaper = Reaper(open_queue("daemon").client, NAMESPACE, tick_ms=1000)
     reaper.tick()
+    assert operator.show(late) is None
     [dead_letter] = operator.dead(10)
     operator.redrive(dead_letter.entry_id)
     assert operator.inspect().stored == len(operator.peek(20)) + 2
@@ -110,7 +113,7 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
         keys = QueueKeys(NAMESPACE, "mail")
         assert metrics.llen(keys.ready[0]) == 0
         assert metrics.zcard(keys.delayed) == 2
-        assert metrics.hgetall(keys.stats)[b"sent"] == b"22"
+        assert metrics.hgetall(keys.stats)[b"sent"] == b"23"
     assert shop.refused() == []
 
 

@@ -194,7 +194,7 @@ STATEMENTS: dict[str, tuple[str, list[str]]] = {
         [
             "lua/test_journal.py::test_journal_is_trimmed_to_its_cap",
             "lua/test_prune.py::test_forgets_expired_entries",
-            "lua/test_prune.py::test_tombstones_are_bounded",
+            "daemon/test_tombstones.py::test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart",
             "lua/test_prune.py::test_large_tables_go_a_slice_at_a_time",
             "lua/test_settle_receive.py::test_items_that_end_are_bounded_in_number",
             "daemon/test_gauges.py::test_reasons_of_dead_letters_are_bounded",

@@ -606,12 +606,11 @@ class Model:
         return expired
 
     def prune(self, now: int, idle_ms: int) -> int:
-        """Forget lanes, unique keys and tombstones that are over."""
-        before = len(self.lanes) + len(self.unique) + len(self.cancelled)
+        """Forget lanes and unique keys that are over."""
+        before = len(self.lanes) + len(self.unique)
         self.lanes = {k: v for k, v in self.lanes.items() if v[1] > now - idle_ms}
         self.unique = {k: v for k, v in self.unique.items() if v[1] > now}
-        self.cancelled = {k: v for k, v in self.cancelled.items() if v > now}
-        return before - len(self.lanes) - len(self.unique) - len(self.cancelled)
+        return before - len(self.lanes) - len(self.unique)
 
     def purge(self, state: str, limit: int) -> int:
         """Delete the oldest of a state."""

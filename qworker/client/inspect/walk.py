@@ -76,9 +76,9 @@ class SortedSetWalk(Walk[Member]):
     the last member of the page before.
     """
 
-    def __init__(self, key: str, most: int = _PAGE) -> None:
+    def __init__(self, key: str, most: int = _PAGE, *, low: str = "-inf") -> None:
         super().__init__(key, most)
-        self._low, self._skip = "-inf", 0
+        self._low, self._skip = low, 0
         self._last: tuple[float, bytes] | None = None
 
     def page(self) -> Plan[list[Member]]:

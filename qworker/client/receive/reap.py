@@ -13,10 +13,12 @@ import msgspec
 from msgspec.structs import replace
 
 from qworker.client.per_shard import everywhere
-from qworker.client.plan import Plan
+from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
+from qworker.client.tombstones import forget_tombstones
 from qworker.engine import reap as reaping
 from qworker.engine.message import SEATS_FROM
+from qworker.errors import QworkerError
 
 __all__ = ["ReapedQueue", "reap", "reap_queue"]
 
@@ -50,7 +52,7 @@ def reap_queue(queue: QueueRef) -> Plan[ReapedQueue]:
     """Promote up to 500 due messages, reap up to 10 overdue leases, trim expired messages at the head.
 
     Every five minutes, and at the first pass, it also starts to prune idle lanes, unique keys, row ids and tombstones,
-    a slice per pass until all are done.
+    a slice per pass until all are done. Tombstones have a walk through the queue first, see `forget_tombstones`.
 
     One call if there is nothing to do.
     """
@@ -73,16 +75,43 @@ def reap_queue(queue: QueueRef) -> Plan[ReapedQueue]:
     if state.expired_at_head:
         trimmed: reaping.Trimmed = yield reaping.trim(keys, _PROMOTED)
         done = replace(done, ended=done.ended + trimmed.expired)
-    if time.monotonic() >= queue.prune_at_s:
-        pruned: reaping.Pruned = yield reaping.prune(keys, cursors=queue.prune_from)
-        queue.prune_from = reaping.START if pruned.done else pruned.cursors
-        if pruned.done:
-            queue.prune_at_s = time.monotonic() + _PRUNE_S
+    if queue.forgetting:
+        yield from _go_on(queue)
+    elif time.monotonic() >= queue.prune_at_s:
+        yield from _prune(queue)
     times = [time for time in (next_due_ms, state.next_deadline_ms) if time is not None]
     if not times:
         return done
     left_ms = min(times) - now_ms
     return replace(done, again_ms=left_ms if left_ms > 0 else _AGAIN_MS)
+
+
+def _prune(queue: QueueRef) -> Plan[None]:
+    """Prune one slice; after the last one a walk forgets tombstones, a step per pass."""
+    pruned: reaping.Pruned = yield reaping.prune(queue.keys, cursors=queue.prune_from)
+    queue.prune_from = reaping.START if pruned.done else pruned.cursors
+    if pruned.done:
+        queue.prune_at_s = time.monotonic() + _PRUNE_S
+        if pruned.until_ms is not None:
+            walk = side_by_side([forget_tombstones(queue.keys, pruned.until_ms)], 1)
+            queue.forgetting.append((walk, None))
+
+
+def _go_on(queue: QueueRef) -> Plan[None]:
+    """Make one step of a walk. If it fails, the next round begins another."""
+    try:
+        walk, answers = queue.forgetting.pop()
+    except IndexError:
+        return  # another thread makes this step
+    try:
+        step = walk.send(answers)
+    except StopIteration as end:
+        (outcome,) = end.value
+        if isinstance(outcome, QworkerError):
+            raise outcome from None
+        return
+    answers = yield step
+    queue.forgetting.append((walk, answers))
 
 
 def _total(shards: list[ReapedQueue]) -> ReapedQueue:

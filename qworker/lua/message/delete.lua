@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- delete.lua: delete waiting messages, in any list. Unacked messages and dead letters are not touched.
--- ROLES      operator
+-- ROLES      daemon, operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    seen             where each item was when it was read, one word each: `<level, or s for suspects>:<number of

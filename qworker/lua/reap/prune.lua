@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- prune.lua: forget idle lanes, expired unique keys, row ids and tombstones, a slice at a time.
+-- prune.lua: forget idle lanes, expired unique keys and row ids, a slice at a time, and look for tombstones that expire.
 -- ROLES      daemon, operator
 -- KEYS[1]    producers HASH   lane → last sequence number and ms, …
 -- KEYS[2]    unique HASH      unique key → message id and expiry ms
@@ -10,8 +10,9 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    idle ms          a lane without a send for this long is forgotten
 -- ARGV[3-5]  cursor           of producers, unique and rows: '0' to begin, '' to leave it out
--- Returns {'OK', now ms, next cursor of producers, of unique, of rows, left: 1 if more tombstones have expired, forgotten}; a
---   cursor is '' once all of its hash has been seen; or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, next cursor of producers, of unique, of rows, until ms, forgotten}; a cursor is '' once all of its
+--   hash has been seen; until is '', or the expiry up to which tombstones are to be forgotten after a walk through the queue:
+--   their messages may still wait; or {'BROKEN', key, type} {'ARG', name}
 -- O(1,250 + log c): c tombstones.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -27,10 +28,10 @@ for i = 3, 5 do
   if not string.find(ARGV[i] or '-', '^%d*$') or #ARGV[i] > 20 then return { 'ARG', 'cursor' } end
 end
 
-local MAX_TOMBSTONES, COUNT = 500, 250
-local over = redis.call('ZCOUNT', cancelled, '-inf', text(now))
-local forgotten = math.min(over, MAX_TOMBSTONES)
-if forgotten > 0 then redis.call('ZREMRANGEBYRANK', cancelled, 0, forgotten - 1) end
+local COUNT, HOUR_MS, forgotten = 250, 3600000, 0
+-- An hour before the first expires, those of two hours are taken together: a queue is walked once an hour at most.
+local expiring = redis.call('ZCOUNT', cancelled, '-inf', text(now + HOUR_MS))
+local until_ms = expiring > 0 and text(now + 2 * HOUR_MS) or ''
 -- Drop the fields whose second word, a time in ms, is at or before `limit_ms`; only those with a prefix, if one is given.
 local function slice(key, cursor, limit_ms, prefix)
   if cursor == '' then return '' end
@@ -49,4 +50,4 @@ if ARGV[3] == '0' then slice(stats, '0', now - idle_ms, 'lane:') end
 local next_lane = slice(producers, ARGV[3], now - idle_ms)
 local next_unique = slice(unique, ARGV[4], now)
 local next_row = slice(rows, ARGV[5], now)
-return { 'OK', text(now), next_lane, next_unique, next_row, over > MAX_TOMBSTONES and 1 or 0, forgotten }
+return { 'OK', text(now), next_lane, next_unique, next_row, until_ms, forgotten }
