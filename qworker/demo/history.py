@@ -78,7 +78,7 @@ def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     from qworker.pipeline.jobs.lake import Lake
     from qworker.pipeline.jobs.reading import server_options
     from qworker.pipeline.report import Scope, make_document, render
-    from qworker.pipeline.session import open_session
+    from qworker.pipeline.session import OF_COMMANDS, open_session
 
     begun = time.monotonic()
 
@@ -88,7 +88,8 @@ def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     view.say("The journal of all this, with Spark:", "title")
     source = server_options(url, NAMESPACE)
     # The data is small: starting many tasks would cost more than it saves.
-    spark = open_session(app="qworker-demo", settings={"spark.sql.shuffle.partitions": "4"})
+    settings = {**OF_COMMANDS, "spark.sql.shuffle.partitions": "4"}
+    spark = open_session(app="qworker-demo", settings=settings)
     say("Spark has started")
     lake = Lake(directory / "archive")
     done = archive(spark, lake, {**source, "readerName": "demo"}, once=True)

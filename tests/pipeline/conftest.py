@@ -13,7 +13,7 @@ import pytest
 
 from qworker.errors import JavaMissingError, SparkMissingError
 from qworker.pipeline.jobs.reading import server_options
-from qworker.pipeline.session import open_session
+from qworker.pipeline.session import OF_COMMANDS, open_session
 from tests.servers import missing
 from tests.topologies.servers import Cluster, cluster
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 #: A compiler that is quick has 48 MB for its code unless told otherwise; the planner's fill them, and Java would throw
 #: code away and compile it again.
 FAST = {
+    **OF_COMMANDS,
     "spark.default.parallelism": "2",
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g"

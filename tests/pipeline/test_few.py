@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import ArithmeticException
+from pyspark.sql import functions
 
 from benchmarks.lake import Launched
 from qworker.client.execute.sync import Client
@@ -57,6 +59,13 @@ def test_few_events_are_judged_as_many_are_in_a_fraction_of_the_tasks(spark, lak
     kinds = ("acked_twice", "started_after_ack", "missing", "step_twice", "dead", "open")
     assert all(found[kind] for kind in kinds), found
     assert tasks[0] * 3 < tasks[1]
+
+
+def test_calls_of_columns_do_not_look_up_the_line_that_they_come_from(spark):
+    """An error tells it where they do."""
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO") as raised:
+        spark.range(1).select(functions.col("id") / functions.lit(0)).collect()
+    assert "test_few.py" not in str(raised.value)
 
 
 def test_the_limit_counts_events_of_the_archive_and_carried_ones(spark, lake):

@@ -44,7 +44,7 @@ def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
     """Start the session. Raises `SparkMissingError`, `JavaMissingError`."""
-    from qworker.pipeline.session import open_session
+    from qworker.pipeline.session import OF_COMMANDS, open_session
 
     # Spark creates this directory for tables, even if there are none: not in the current directory.
     warehouse = Path(tempfile.gettempdir(), f"qworker-spark-{os.getuid()}").as_uri()
@@ -52,7 +52,7 @@ def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
         spark = open_session(
             app="qworker",
             master=master,
-            settings={"spark.sql.warehouse.dir": warehouse, **settings},
+            settings={**OF_COMMANDS, "spark.sql.warehouse.dir": warehouse, **settings},
         )
     from qworker.pipeline.failures import silence
 
