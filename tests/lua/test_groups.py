@@ -214,13 +214,17 @@ def test_an_index_that_is_acked_twice_frees_one_slot(drive: Drive) -> None:
 
 
 def test_more_groups_than_one_command_reads(drive: Drive) -> None:
-    """A batch of a thousand, each of a group of its own."""
+    """Each message of a group of its own: a call gives five hundred and says how many are left; one acks them all."""
     for first in range(0, 1200, 600):
         put(drive, *[f"g{n}:m{n}" for n in range(first, first + 600)])
-    assert len(get(drive, "l1", 1000)) == 1000
-    drive.settle(Outcomes("l1", ack_all=True))
-    assert len(get(drive, "l2", 1000)) == 200
-    drive.settle(Outcomes("l2", ack_all=True))
+    leases = ["l1", "l2", "l3"]
+    batches = [drive.receive(lease, 1000) for lease in leases]
+    assert [(len(each.items), each.ready_left) for each in batches] == [
+        (500, 700),
+        (500, 200),
+        (200, 0),
+    ]
+    drive.settle(*(Outcomes(lease, ack_all=True) for lease in leases))
     assert idle(drive) == EMPTY
 
 
@@ -661,11 +665,22 @@ def test_a_change_of_limits_that_was_interrupted_keeps_no_group_out_of_line(driv
     names = [f"g{number}" for number in range(900)]
     for part in "ab":
         put(drive, *[f"{name}:{name}{part}" for name in names])
-    assert len(get(drive, "l1", 900)) == 900
+    assert (len(get(drive, "k1", 500)), len(get(drive, "l1", 500))) == (500, 400)
     assert drive.run(set_limit(drive.keys, "*", "")) != "0"
     assert drive.redis.zcard(drive.keys.turns) < 900
-    drive.settle(Outcomes("l1", ack_all=True))
-    assert len(get(drive, "l2", 1000)) == 900
+    drive.settle(Outcomes("k1", ack_all=True), Outcomes("l1", ack_all=True))
+    assert (len(get(drive, "l2", 1000)), len(get(drive, "l3", 1000))) == (500, 400)
+
+
+def test_names_of_recent_groups_take_four_kilobytes(drive: Drive) -> None:
+    """Twice, for those of the turn before; of a large batch the first in line are kept, which would be next again."""
+    names = [f"g{number:03}" + "x" * 196 for number in range(60)]
+    put(drive, *[f"{name}:m{at}" for at, name in enumerate(names)])
+    assert len(get(drive, "l1", 60)) == 60
+    kept = [value or b"" for value in drive.redis.hmget(drive.keys.groups, "@before", "@recent")]
+    assert [3900 < len(value) <= 4096 for value in kept] == [True, True]
+    noted = [name for value in kept for name in value.decode().split("\n")[1:-1]]
+    assert noted == names[: len(noted)]
 
 
 def test_a_group_with_a_past_stands_no_earlier_than_the_queue(drive: Drive) -> None:

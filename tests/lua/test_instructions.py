@@ -34,9 +34,9 @@ ALLOWED_OF_JOURNALS = {
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of;
 #: with room for one more function of the script, not for one more step per message.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (15_500, 51),
+    "receive, a group each": (11_200, 51),
     "ack, a group each": (2_400, 27),
-    "receive, many groups": (22_300, 143),
+    "receive, many groups": (22_600, 143),
     "ack, many groups": (2_400, 27),
     "receive, ten groups": (33_200, 85),
     "ack, ten groups": (4_600, 27),

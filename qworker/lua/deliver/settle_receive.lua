@@ -7,7 +7,7 @@
 --                             settle again, return what the lease holds, never create it; else 0, or '' or
 --                             `each` for a caller that knows the short reply: the messages get a field of their
 --                             own in the lease with `each`, as they will be settled one by one
--- ARGV[3]    count            0-1000; 0 settles only
+-- ARGV[3]    count            0-1000; 0 settles only; a queue with groups gives 500 at most
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''

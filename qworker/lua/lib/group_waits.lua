@@ -99,9 +99,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Those that have `left` the line are often the first that stood there when `window` was read, and nothing has been written
-  -- to it since: then these are removed as a range. Returns whether they are removed.
+  -- to it since: then these are removed as a range. Returns whether they are removed. Without a window they are the first.
   function it.leave_first(left, window)
-    for i = 1, #left do
+    for i = 1, window and #left or 0 do
       if left[i] ~= window[2 * i - 1] then return false end
     end
     if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end

@@ -50,7 +50,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
+  local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -74,17 +74,6 @@ function groups()
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next.
-  function it.note_recent(names)
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
   end
 
   -- The values of a record as it is stored; nil without one.

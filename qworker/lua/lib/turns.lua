@@ -2,6 +2,7 @@
 
 do
 local MOST_READ = 8 -- members that are read at once
+local MOST_TAKEN = 500 -- messages: a call with twice as many keeps others waiting for 20 ms
 local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
 local SLASH, ORDERED = 47, 61 -- /=
 local byte = string.byte
@@ -10,6 +11,7 @@ local byte = string.byte
 -- them into the batch. Returns what `write` needs once the lease is written.
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
+  bounds.count = math.min(bounds.count, MOST_TAKEN)
   it.come_back(now)
   local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
   if each then return each end
