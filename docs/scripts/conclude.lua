@@ -711,7 +711,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
+  local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -735,17 +735,6 @@ function groups()
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next.
-  function it.note_recent(names)
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
   end
 
   -- The values of a record as it is stored; nil without one.
@@ -848,7 +837,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records = records
+  it.records, it.read = records, read
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -857,7 +846,7 @@ end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, later, records = it.states, it.later, it.records
-  local AT_ONCE, ORDERED = 1000, 61 -- values of one command · =
+  local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
     ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
@@ -921,10 +910,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
-  -- without a parent, and either without waiting members or without a limit, so that they
-  -- stand in line as before. Returns the others.
+  -- without a parent and without waiting members. Returns the others. (With members, a group that no limit holds any more may
+  -- have been full: a change of limits looks at it once, and here.)
   function it.lower_busy(names, freed)
-    local unlimited, fields, asked, rest, set, gone = it.are_unlimited(), {}, {}, {}, {}, {}
+    local fields, asked, rest, set, gone = {}, {}, {}, {}, {}
     for i = 1, #names do
       local name = names[i]
       if records[name] or string.find(name, '/', 1, true) then
@@ -935,10 +924,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     local function lower(field, name, found)
       local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
-      local stands = number and (number < 0 or unlimited and string.byte(name) ~= ORDERED)
-      busy = stands and (busy > freed[name] and busy - freed[name] or 0)
-      local empty = stands and number < 0 and busy == 0 and turn == 0
-      if not stands or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+      local alone = number and number < 0 -- nothing waits
+      busy = alone and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = alone and busy == 0 and turn == 0
+      if not alone or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
         rest[#rest + 1] = name
       elseif empty then
         gone[#gone + 1] = field
@@ -1171,6 +1160,7 @@ end
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
+  local MOST_RECENT = 4096 -- bytes
   local states, in_parts = it.states, it.in_parts
 
   -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
@@ -1191,6 +1181,30 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     return known.names[name]
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(names)
+    local tags, added = it.tags(), table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
   end
 
   local function seat_at(name, one, number)
@@ -1393,10 +1407,36 @@ function packed_slots.hold(slots, lease_id, names, mark)
     redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
   end
 end
+
+-- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
+-- are more, as a batch may have. Returns the next cursor, '0' at the end.
+function packed_slots.each(slots, cursor, most, visit)
+  local seen, at, passed, field = 0, string.match(cursor, '^(%d+) ?(%d*) ?(.*)$')
+  passed = tonumber(passed) or 0
+  repeat
+    local page, fields, values = redis.call('HSCAN', slots, at, 'COUNT', 1), {}, {}
+    for i = 1, #page[2], 2 do fields[#fields + 1], values[page[2][i]] = page[2][i], page[2][i + 1] end
+    table.sort(fields)
+    for _, each in ipairs(fields) do
+      local batch = each >= field and not string.find(each, ':', 1, true) and packed_slots.unpacked(values[each])
+      batch = batch or each >= field and { values[each] } or {}
+      for i = (each == field and passed or 0) + 1, #batch do
+        if seen >= most then return at .. ' ' .. (i - 1) .. ' ' .. each end
+        seen = seen + 1
+        if batch[i] then visit(batch[i]) end
+      end
+    end
+    at, field, seen = page[1], '', seen + 1
+  until at == '0' or seen >= most
+  return at
+end
+
+-- The cursor of HSCAN in such a cursor.
+function packed_slots.scanned(cursor) return string.match(cursor, '^(%d+) %d+ .+$') or cursor end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local UNCOUNTED, MARK = 1, '\1'
+  local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
@@ -1421,6 +1461,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not name then return false end
     redis.call('HDEL', slots, token)
     if byte(name) == UNCOUNTED then return true end
+    if not lease_id and byte(name) == ORDERED then it.record(name).wait_ms = 0 end -- see keep_ordered_slot
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -1518,25 +1559,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
-  function it.running_uncounted()
-    local MOST, running, seen, cursor = 20000, {}, 0, '0'
-    local function note(slot)
-      seen = seen + 1
-      if slot and byte(slot) == UNCOUNTED then
-        local name = it.name_of(slot)
-        running[name] = (running[name] or 0) + 1
-      end
-    end
-    repeat
-      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
-      cursor = page[1]
-      for i = 1, #page[2], 2 do
-        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
-        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
-      end
-    until cursor == '0' or seen >= MOST
-    return running
+  -- How many members of each group are in flight and not counted, a page of about `most` slots a call; and the next cursor.
+  function it.running_uncounted(cursor, most)
+    local running = {}
+    local next_cursor = packed_slots.each(slots, cursor, most, function(slot)
+      if byte(slot) ~= UNCOUNTED then return end
+      local name = it.name_of(slot)
+      running[name] = (running[name] or 0) + 1
+    end)
+    return running, next_cursor
   end
 
   -- The queue gets its first limit: what is in flight counts from now on.
@@ -1571,9 +1602,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
-  -- An ordered group waits for a message that comes back later.
-  function it.keep_ordered_slot(item)
-    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
+  -- An ordered group waits for a message that comes back at a time. Nothing of it runs until then: `wait_ms` tells people.
+  function it.keep_ordered_slot(item, due_ms)
+    local name = group_of(item)
+    if not name or byte(name) ~= ORDERED then return end
+    it.record(name).wait_ms = due_ms < MAX_MS and due_ms or 0
+    it.keep_slot(item)
   end
 
   -- A waiting member keeps its slot: what comes after it must not run beside it.
@@ -2411,7 +2445,7 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
-  if has_groups then groups().keep_ordered_slot(item) end
+  if has_groups then groups().keep_ordered_slot(item, due_ms) end
   if other.words ~= '' then
     redis.call('HSET', run, '@parked', item, '@waits', other.words)
   else
@@ -2496,7 +2530,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local due_ms = math.min(now + other.delay_ms, MAX_DUE_MS)
       ready_from(message, due_ms)
       local back = assemble(message)
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, now, received(lease))
@@ -2529,7 +2563,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       if has_groups then groups().keep_slot(back) end
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)

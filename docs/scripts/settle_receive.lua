@@ -7,7 +7,7 @@
 --                             settle again, return what the lease holds, never create it; else 0, or '' or
 --                             `each` for a caller that knows the short reply: the messages get a field of their
 --                             own in the lease with `each`, as they will be settled one by one
--- ARGV[3]    count            0-1000; 0 settles only
+-- ARGV[3]    count            0-1000; 0 settles only; a queue with groups gives 500 at most
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
 -- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
@@ -1136,7 +1136,7 @@ function groups()
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
   local it, records, tags = { opened = 0 }, {}, nil
-  local AT_ONCE, MOST_RECENT = 1000, 4096 -- values of one command · bytes
+  local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
   -- The parent of a group, or nil.
@@ -1160,17 +1160,6 @@ function groups()
   function it.write_tags()
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next.
-  function it.note_recent(names)
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 or #tags.recent > MOST_RECENT then
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    tags.recent, tags.noted = tags.recent .. table.concat(names, '\n') .. '\n', true
   end
 
   -- The values of a record as it is stored; nil without one.
@@ -1273,7 +1262,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records = records
+  it.records, it.read = records, read
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -1282,7 +1271,7 @@ end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, later, records = it.states, it.later, it.records
-  local AT_ONCE, ORDERED = 1000, 61 -- values of one command · =
+  local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
     ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
@@ -1346,10 +1335,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
-  -- without a parent, and either without waiting members or without a limit, so that they
-  -- stand in line as before. Returns the others.
+  -- without a parent and without waiting members. Returns the others. (With members, a group that no limit holds any more may
+  -- have been full: a change of limits looks at it once, and here.)
   function it.lower_busy(names, freed)
-    local unlimited, fields, asked, rest, set, gone = it.are_unlimited(), {}, {}, {}, {}, {}
+    local fields, asked, rest, set, gone = {}, {}, {}, {}, {}
     for i = 1, #names do
       local name = names[i]
       if records[name] or string.find(name, '/', 1, true) then
@@ -1360,10 +1349,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     local function lower(field, name, found)
       local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
-      local stands = number and (number < 0 or unlimited and string.byte(name) ~= ORDERED)
-      busy = stands and (busy > freed[name] and busy - freed[name] or 0)
-      local empty = stands and number < 0 and busy == 0 and turn == 0
-      if not stands or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+      local alone = number and number < 0 -- nothing waits
+      busy = alone and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = alone and busy == 0 and turn == 0
+      if not alone or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
         rest[#rest + 1] = name
       elseif empty then
         gone[#gone + 1] = field
@@ -1596,6 +1585,7 @@ end
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
+  local MOST_RECENT = 4096 -- bytes
   local states, in_parts = it.states, it.in_parts
 
   -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
@@ -1616,6 +1606,30 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     return known.names[name]
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(names)
+    local tags, added = it.tags(), table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
   end
 
   local function seat_at(name, one, number)
@@ -1818,10 +1832,36 @@ function packed_slots.hold(slots, lease_id, names, mark)
     redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
   end
 end
+
+-- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
+-- are more, as a batch may have. Returns the next cursor, '0' at the end.
+function packed_slots.each(slots, cursor, most, visit)
+  local seen, at, passed, field = 0, string.match(cursor, '^(%d+) ?(%d*) ?(.*)$')
+  passed = tonumber(passed) or 0
+  repeat
+    local page, fields, values = redis.call('HSCAN', slots, at, 'COUNT', 1), {}, {}
+    for i = 1, #page[2], 2 do fields[#fields + 1], values[page[2][i]] = page[2][i], page[2][i + 1] end
+    table.sort(fields)
+    for _, each in ipairs(fields) do
+      local batch = each >= field and not string.find(each, ':', 1, true) and packed_slots.unpacked(values[each])
+      batch = batch or each >= field and { values[each] } or {}
+      for i = (each == field and passed or 0) + 1, #batch do
+        if seen >= most then return at .. ' ' .. (i - 1) .. ' ' .. each end
+        seen = seen + 1
+        if batch[i] then visit(batch[i]) end
+      end
+    end
+    at, field, seen = page[1], '', seen + 1
+  until at == '0' or seen >= most
+  return at
+end
+
+-- The cursor of HSCAN in such a cursor.
+function packed_slots.scanned(cursor) return string.match(cursor, '^(%d+) %d+ .+$') or cursor end
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local UNCOUNTED, MARK = 1, '\1'
+  local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
@@ -1846,6 +1886,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not name then return false end
     redis.call('HDEL', slots, token)
     if byte(name) == UNCOUNTED then return true end
+    if not lease_id and byte(name) == ORDERED then it.record(name).wait_ms = 0 end -- see keep_ordered_slot
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -1943,25 +1984,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
-  function it.running_uncounted()
-    local MOST, running, seen, cursor = 20000, {}, 0, '0'
-    local function note(slot)
-      seen = seen + 1
-      if slot and byte(slot) == UNCOUNTED then
-        local name = it.name_of(slot)
-        running[name] = (running[name] or 0) + 1
-      end
-    end
-    repeat
-      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
-      cursor = page[1]
-      for i = 1, #page[2], 2 do
-        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
-        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
-      end
-    until cursor == '0' or seen >= MOST
-    return running
+  -- How many members of each group are in flight and not counted, a page of about `most` slots a call; and the next cursor.
+  function it.running_uncounted(cursor, most)
+    local running = {}
+    local next_cursor = packed_slots.each(slots, cursor, most, function(slot)
+      if byte(slot) ~= UNCOUNTED then return end
+      local name = it.name_of(slot)
+      running[name] = (running[name] or 0) + 1
+    end)
+    return running, next_cursor
   end
 
   -- The queue gets its first limit: what is in flight counts from now on.
@@ -1996,9 +2027,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
-  -- An ordered group waits for a message that comes back later.
-  function it.keep_ordered_slot(item)
-    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
+  -- An ordered group waits for a message that comes back at a time. Nothing of it runs until then: `wait_ms` tells people.
+  function it.keep_ordered_slot(item, due_ms)
+    local name = group_of(item)
+    if not name or byte(name) ~= ORDERED then return end
+    it.record(name).wait_ms = due_ms < MAX_MS and due_ms or 0
+    it.keep_slot(item)
   end
 
   -- A waiting member keeps its slot: what comes after it must not run beside it.
@@ -2113,9 +2147,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Those that have `left` the line are often the first that stood there when `window` was read, and nothing has been written
-  -- to it since: then these are removed as a range. Returns whether they are removed.
+  -- to it since: then these are removed as a range. Returns whether they are removed. Without a window they are the first.
   function it.leave_first(left, window)
-    for i = 1, #left do
+    for i = 1, window and #left or 0 do
       if left[i] ~= window[2 * i - 1] then return false end
     end
     if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end
@@ -2991,7 +3025,7 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
-  if has_groups then groups().keep_ordered_slot(item) end
+  if has_groups then groups().keep_ordered_slot(item, due_ms) end
   if other.words ~= '' then
     redis.call('HSET', run, '@parked', item, '@waits', other.words)
   else
@@ -3076,7 +3110,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local due_ms = math.min(now + other.delay_ms, MAX_DUE_MS)
       ready_from(message, due_ms)
       local back = assemble(message)
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, now, received(lease))
@@ -3109,7 +3143,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       if has_groups then groups().keep_slot(back) end
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)
@@ -3457,6 +3491,7 @@ end
 
 do
 local MOST_READ = 8 -- members that are read at once
+local MOST_TAKEN = 500 -- messages: a call with twice as many keeps others waiting for 20 ms
 local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
 local SLASH, ORDERED = 47, 61 -- /=
 local byte = string.byte
@@ -3465,6 +3500,7 @@ local byte = string.byte
 -- them into the batch. Returns what `write` needs once the lease is written.
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
+  bounds.count = math.min(bounds.count, MOST_TAKEN)
   it.come_back(now)
   local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
   if each then return each end
@@ -3655,61 +3691,89 @@ local byte, sub, format = string.byte, string.sub, string.format -- `format` mak
 -- How many bytes of a record come before its first seat: its mark and its number, by the first byte of that.
 local BEFORE = { [0xcc] = 3, [0xcd] = 4, [0xce] = 6 }
 
--- Fill `turn` from the records of those in line. Nil if one needs a closer look; raises an error if one is malformed.
+-- The number of a group if its record ends with `rest` and has nothing else; false otherwise.
+local function number_before(rest, found)
+  local mark, number_mark, a, b, c, d = byte(found, 1, 6)
+  local before = BEFORE[number_mark]
+  if mark ~= 0x98 or sub(found, (before or 2) + 1) ~= rest then return false end
+  if before == 4 then return a * 256 + b end
+  if before == 6 then return ((a * 256 + b) * 256 + c) * 256 + d end
+  return before and a or number_mark < 0x80 and number_mark
+end
+
+-- Fill `turn` from the records of those in line. Nil if one needs a closer look; raises an error if one is malformed. Most
+-- groups of a call differ by their numbers alone, and those that are new have one message: `lone` is what the record of such
+-- a one has after its number.
 local function read_records(it, count, turn, records, any_ordered)
   local window, fields, pack, unpack_limit = turn.window, turn.fields, it.pack, cmsgpack.unpack_limit
-  local names, alone, seats, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}, {}
+  local names, seats, last_of, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}, {}
   local last_tag, last_name = tonumber(window[2 * count]), window[2 * count - 1]
-  local queue, score_text, is_counted = it.tags().queue, nil, false
+  local queue, is_counted, score_text, lone, lone_seat, next_seat, begun = it.tags().queue, false, nil, nil, nil, nil, nil
   local rest, old_first, old_last, old_busy, old_tag = nil, nil, nil, nil, nil
   for i = 1, count do
     local name, found, score = window[2 * i - 1], records[i], window[2 * i]
-    local mark, number_mark = byte(found, 1, 2)
-    local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
-    if mark ~= 0x98 or number < 0 or first > last or turn_number ~= 0 or rate_ms ~= 0 or wait_ms ~= 0 then return nil end
-    local is_ordered = any_ordered and byte(name) == ORDERED
-    if is_ordered then
-      if busy > 0 then return nil end
-      busy, is_counted = 1, true
-    end
-    if score ~= score_text then
-      score_text = score
-      score = tonumber(score)
-      if score > queue then queue = score end
-    end
-    tag = (tag > queue and tag or queue) + 1
-    if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
-    names[i], alone[i], seats[i] = name, first == last, SEATS_FROM + number * SEATS + first % SEATS
-    if first < last then
-      -- Most groups of a call differ by their numbers alone.
-      if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
-        rest = sub(pack(0, first + 1, last, busy, 0, tag, 0, 0), 3)
-        old_first, old_last, old_busy, old_tag = first, last, busy, tag
-      end
-      set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
-      if is_ordered then
-        left[#left + 1] = name
-      else
-        stand[#stand + 1], stand[#stand + 2] = tag, name
-      end
+    names[i] = name
+    local number = lone and score == score_text and number_before(lone, found)
+    if number then
+      local seat = lone_seat + number * SEATS
+      seats[i] = seat
+      if seat ~= next_seat then begun = i end
+      last_of[begun], next_seat = i, seat + SEATS
+      left[#left + 1], emptied[#emptied + 1] = name, name
+      gone[#gone + 1], gone[#gone + 2] = format('#%d', number), fields[i]
     else
-      left[#left + 1] = name
-      gone[#gone + 1] = format('#%d', number)
-      if busy > 0 then
-        set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
+      local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
+      local mark, number_mark = byte(found, 1, 2)
+      if mark ~= 0x98 or number < 0 or first > last or turn_number ~= 0 or rate_ms ~= 0 or wait_ms ~= 0 then return nil end
+      local is_ordered = any_ordered and byte(name) == ORDERED
+      if is_ordered then
+        if busy > 0 then return nil end
+        busy, is_counted = 1, true
+      end
+      if score ~= score_text then
+        score_text = score
+        score = tonumber(score)
+        if score > queue then queue = score end
+      end
+      tag = (tag > queue and tag or queue) + 1
+      if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
+      local seat = SEATS_FROM + number * SEATS + first % SEATS
+      seats[i] = seat
+      if first < last then
+        lone, next_seat = nil, nil
+        if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
+          rest = sub(pack(0, first + 1, last, busy, 0, tag, 0, 0), 3)
+          old_first, old_last, old_busy, old_tag = first, last, busy, tag
+        end
+        set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
+        if is_ordered then
+          left[#left + 1] = name
+        else
+          stand[#stand + 1], stand[#stand + 2] = tag, name
+        end
       else
-        gone[#gone + 1] = fields[i]
-        emptied[#emptied + 1] = name
+        if seat ~= next_seat then begun = i end
+        last_of[begun], next_seat, lone = i, seat + SEATS, nil
+        left[#left + 1] = name
+        gone[#gone + 1] = format('#%d', number)
+        if busy > 0 then
+          set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
+        else
+          gone[#gone + 1] = fields[i]
+          emptied[#emptied + 1] = name
+          lone = not any_ordered and tag > last_tag and sub(found, (BEFORE[number_mark] or 2) + 1) or nil
+          lone_seat = SEATS_FROM + first % SEATS
+        end
       end
     end
   end
-  turn.names, turn.alone, turn.seats, turn.is_counted, turn.queue = names, alone, seats, is_counted, queue
+  turn.names, turn.seats, turn.last_of, turn.is_counted, turn.queue = names, seats, last_of, is_counted, queue
   turn.stand, turn.left, turn.set, turn.gone, turn.emptied = stand, left, set, gone, emptied
   return turn
 end
 
--- What a turn of each of the first `count` in line does: their names, the seats of their messages, whether a message is the
--- only one of its group, and what is to be written. Nil if it needs a closer look.
+-- What a turn of each of the first `count` in line does: their names, the seats of their messages, the last of those
+-- whose seats follow those before, by the first, and what is to be written. Nil if it needs a closer look.
 local function read_turns(it, count)
   local window, states, fields = it.window(0, count), it.states, {}
   if #window < 2 * count then return nil end
@@ -3722,12 +3786,13 @@ local function read_turns(it, count)
   return sound and turn or nil
 end
 
--- The message at position `at`, or with it those after it whose seats are next to each other, `most` at most, if each is alone
--- in its group. None if the seats are not as the records say.
-local function read_messages(at, most, seats, alone)
-  local last = at
-  if alone[at] then
-    while last - at + 1 < most and alone[last + 1] and seats[last + 1] == seats[last] + SEATS do last = last + 1 end
+-- The message at position `at`, and those whose seats follow it with nothing between them, `most` at most. None if the seats are
+-- not as the records say.
+local function read_messages(at, most, seats, last_of)
+  local last = last_of[at] or at
+  if last - at >= most then
+    last_of[at + most] = last
+    last = at + most - 1
   end
   local items = redis.call('ZRANGE', delayed, seats[at], seats[last], 'BYSCORE')
   return #items == last - at + 1 and items or {}
@@ -3761,7 +3826,7 @@ local function write(it, lease_id, items, read)
   end
   packed_slots.hold(it.slots, lease_id, names, one_by_one and '' or '\1')
   remove(it, items, read)
-  if not it.leave_first(read.left, read.window) then in_parts('ZREM', it.turns, read.left) end
+  if not it.leave_first(read.left, #read.left < #names and read.window) then in_parts('ZREM', it.turns, read.left) end
   in_parts('HSET', it.states, read.set)
   in_parts('HDEL', it.states, read.gone)
   in_parts('ZADD', it.turns, read.stand)
@@ -3770,34 +3835,48 @@ local function write(it, lease_id, items, read)
   it.write_tags()
 end
 
+-- The bytes of messages if none of them expires or has a unique key, found in one search where they are short; or else nil.
+local function bytes_of_usual(items)
+  if #items[1] * #items > 65536 then return nil end
+  local all = table.concat(items)
+  return not find(all, ' x=', 1, true) and not find(all, ' u=', 1, true) and #all or nil
+end
+
 -- Fill the batch with `count` messages, in at most `most_bytes`. Returns what `turns.write` needs; nil, with nothing changed,
 -- if it needs the other way.
 function turns.take_each(it, batch, count, most_bytes, now)
   if count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
   local read = read_turns(it, count)
   if not read then return nil end
-  local items, started, at_once, bytes, number = {}, {}, {}, 0, 0
+  local seats, last_of, items, started, at_once, bytes, number = read.seats, read.last_of, {}, {}, {}, 0, 0
   while number < count do
-    local some = read_messages(number + 1, chunk_size(number, bytes, most_bytes - bytes), read.seats, read.alone)
+    local some = read_messages(number + 1, chunk_size(number, bytes, most_bytes - bytes), seats, last_of)
     if #some == 0 then return nil end
     at_once[#at_once + 1] = #some
-    for i = 1, #some do
-      local item = some[i]
-      bytes = bytes + #item
-      if number > 0 and bytes > most_bytes then return turns.take_each(it, batch, number, most_bytes, now) end
-      number = number + 1
-      items[number] = item
-      local searched = #item < 4096 and item or header(item) -- see lib/turns.lua
-      if find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
-        local head = header(item)
-        if over(head, now) then return nil end
-        started[#started + 1] = head
+    local usual = #some >= FEW and bytes_of_usual(some)
+    if usual and bytes + usual <= most_bytes then
+      bytes = bytes + usual
+      for i = 1, #some do items[number + i] = some[i] end
+      number = number + #some
+    else
+      for i = 1, #some do
+        local item = some[i]
+        bytes = bytes + #item
+        if number > 0 and bytes > most_bytes then return turns.take_each(it, batch, number, most_bytes, now) end
+        number = number + 1
+        items[number] = item
+        local searched = #item < 4096 and item or header(item) -- see lib/turns.lua
+        if find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
+          local head = header(item)
+          if over(head, now) then return nil end
+          started[#started + 1] = head
+        end
       end
     end
   end
   read.at_once = at_once
   for i = 1, #started do start_unique(started[i]) end
-  for i = 1, #read.names do it.records[read.names[i]] = nil end -- as they were before
+  for i = 1, next(it.records) and #read.names or 0 do it.records[read.names[i]] = nil end -- as they were before
   batch.items, batch.heads, batch.number, batch.bytes = items, items, number, bytes
   return { members = number, write = function(lease_id) write(it, lease_id, items, read) end }
 end

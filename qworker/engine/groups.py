@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command
@@ -19,17 +19,16 @@ __all__ = [
     "group_states",
     "largest",
     "limits",
+    "running_page",
     "set_limit",
 ]
-
-_UNCOUNTED: Final = "\x01"
 
 
 class GroupState(NamedTuple):
     """A group that waits or runs; or a parent, whose name ends with `/` and which only runs.
 
     `name` as stored. `concurrency`: None for no limit. `until_ms`: it waits until then, `by_handler`: because a handler
-    raised `RateLimited`. `uncounted`: this is only what runs of a group that nothing limits.
+    raised `RateLimited`, `by_delay`: because it is ordered and its first message is delayed.
     """
 
     name: str
@@ -39,18 +38,21 @@ class GroupState(NamedTuple):
     until_ms: int | None
     by_parent: bool = False
     by_handler: bool = False
-    uncounted: bool = False
+    by_delay: bool = False
 
     @property
     def reason(self) -> str:
         """Why its messages wait, '' if none wait.
 
-        `rate` or `concurrency`, with " of its parent" for those of the parent; `turn`; or `rate_limited`: a handler
-        raised `RateLimited`.
+        `rate` or `concurrency`, with " of its parent" for those of the parent; `turn`; `delayed`: of an
+        ordered group, until its first message is due, a retry or a run that sleeps; or `rate_limited`: a handler raised
+        `RateLimited`.
         """
         if not self.waiting:
             return ""
         of_parent = " of its parent" if self.by_parent else ""
+        if self.until_ms is not None and self.by_delay:
+            return "delayed"
         if self.until_ms is not None:
             return "rate_limited" if self.by_handler else "rate" + of_parent
         if self.by_parent or (self.concurrency is not None and self.running >= self.concurrency):
@@ -94,7 +96,7 @@ def largest(
 def set_limit(
     keys: QueueKeys, name: str, words: str, cursor: str = "0", *, now_ms: int | None = None
 ) -> Command[str]:
-    """Store the limits of a name ('' leaves all as they are), and let a page of groups look at them.
+    """Store the limits of a name ('' leaves all as they are); some of the groups that had to wait look at them.
 
     Returns the next cursor, "0" at the end. Raises `TooManyLimitsError`.
     """
@@ -119,11 +121,30 @@ def limits(keys: QueueKeys) -> Command[dict[str, str]]:
 def group_page(
     keys: QueueKeys, cursor: str = "0", *, now_ms: int | None = None
 ) -> Command[tuple[str, int, list[GroupState]]]:
-    """Read a page of groups. Returns the next cursor ("0" at the end), the server's time in ms, and the groups."""
+    """Read a page of groups. Returns the next cursor ("0" at the end), the server's time in ms, and the groups.
+
+    What runs of groups that nothing limits is in `running_page`.
+    """
 
     def decode(reply: Any) -> tuple[str, int, list[GroupState]]:
         _, now, following, *words = accepted(reply, keys.queue)
         return following.decode(), int(now), _states(words)
+
+    return Command(load_script("groups"), standard_keys(keys), (given(now_ms), cursor), decode)
+
+
+def running_page(
+    keys: QueueKeys, cursor: str = "r0", *, now_ms: int | None = None
+) -> Command[tuple[str, dict[str, int]]]:
+    """Read a page of what runs of groups that nothing limits: the next cursor ("0" at the end), and numbers by group.
+
+    The numbers of a group in several pages add up.
+    """
+
+    def decode(reply: Any) -> tuple[str, dict[str, int]]:
+        _, _, following, *words = accepted(reply, keys.queue)
+        names = (name.decode("utf-8", "replace") for name in words[::2])
+        return following.decode(), dict(zip(names, map(int, words[1::2]), strict=True))
 
     return Command(load_script("groups"), standard_keys(keys), (given(now_ms), cursor), decode)
 
@@ -142,14 +163,14 @@ def group_states(
 def _states(words: Sequence[bytes]) -> list[GroupState]:
     return [
         GroupState(
-            words[at].decode("utf-8", "replace").removeprefix(_UNCOUNTED),
+            words[at].decode("utf-8", "replace"),
             int(words[at + 1]),
             int(words[at + 2]),
             maybe(words[at + 3]),
             maybe(words[at + 4]),
             words[at + 5] == b"1",
             words[at + 6] == b"1",
-            words[at].startswith(_UNCOUNTED.encode()),
+            words[at + 6] == b"2",
         )
         for at in range(0, len(words), 7)
     ]

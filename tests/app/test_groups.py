@@ -227,6 +227,27 @@ def test_a_group_waits_for_the_time_of_its_handler_or_for_its_rate(app: QWorker)
     assert received(app, "mail", "l2") == []
 
 
+def test_an_ordered_group_says_when_its_delayed_message_is_due(app: QWorker) -> None:
+    """A limit that it has says so too, unless others wait for the limit itself."""
+    queue = app.queue("mail")
+    queue.set_limit("*", concurrency=1)
+    queue.send_many([b"1", b"2"], group="a", ordered=True)
+    app.client.execute(settle_receive(queue.keys, "l1", 1))
+    nacked = Outcomes("l1")
+    nacked.nack("0", 60_000)
+    app.client.execute(settle(queue.keys, [nacked]))
+    (group,) = queue.groups()
+    assert (group.reason, group.until_ms is not None) == ("delayed", True)
+    now_ms = (group.until_ms or 0) - 30_000
+    assert waits_for(group, now_ms) == "its first message, delayed for 30s more"
+    (load,) = app.client.run(limit_loads(queue.ref))
+    assert load.waits_for(now_ms) == "a first message, delayed for 30s more"
+    queue.send_many([b"1", b"2"], group="b")
+    assert len(received(app, "mail", "l2")) == 1
+    (load,) = app.client.run(limit_loads(queue.ref))
+    assert load.waits_for(now_ms) == "one running, in 1 group"
+
+
 def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> None:
     """Refuses the send; others are stored."""
     queue = app.queue("mail")

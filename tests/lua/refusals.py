@@ -590,7 +590,11 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     "limit": Refusals(
         _in_every_state((NOW, "acme/*", "c=2", "0")),
         parts=["meta", "wake", "delayed", *_OF_GROUPS],
-        words={2: ["a\n", "x" * 258], 3: ["c=2!", "c=2\n"], 4: _BAD_CURSORS},
+        words={
+            2: ["a\n", "x" * 258],
+            3: ["c=2!", "c=2\n"],
+            4: [*_BAD_CURSORS, "l", "lx", "1 2", "l1 2 y"],
+        },
     ),
     "share": Refusals(
         _in_every_state((NOW, "acme/", 7, "c=2 s=7")),
@@ -624,7 +628,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
     "groups": Refusals(
         _in_every_state((NOW, "0")),
         parts=["meta", "delayed", *_OF_GROUPS],
-        words={2: _BAD_CURSORS},
+        words={2: [*_BAD_CURSORS, "r", "rx", "r1 2", "r1 x y", "1 2 y"]},
     ),
     "lengths": Refusals(
         _on_parts(*READY_PARTS, "suspect", words=()),

@@ -24,8 +24,8 @@ class LimitLoad(NamedTuple):
 
     `groups`: how many groups that wait or run have it; `waiting`, `running`: their messages; `full`: how many have as
     many running as may; `until_ms`: when the first that waits for a time may start, None if none does, `by_handler`:
-    it waits because a handler raised `RateLimited`; `share`: how many of a limit over several queues may run in this
-    one now, if fewer than all.
+    it waits because a handler raised `RateLimited`, `by_delay`: only delayed first messages hold up its ordered groups;
+    `share`: how many of a limit over several queues may run in this one now, if fewer than all.
     """
 
     name: str
@@ -37,14 +37,16 @@ class LimitLoad(NamedTuple):
     until_ms: int | None
     share: int | None = None
     by_handler: bool = False
+    by_delay: bool = False
 
     def waits_for(self, now_ms: int) -> str:
         """Say for people what holds up messages that wait; '' if nothing does."""
         if not self.waiting:
             return ""
         if self.until_ms is not None:
-            what = "a handler's RateLimited" if self.by_handler else "its rate"
-            return f"{what}, {span(max(self.until_ms - now_ms, 0) / 1000)} more"
+            what = "a handler's RateLimited," if self.by_handler else "its rate,"
+            what = "a first message, delayed for" if self.by_delay else what
+            return f"{what} {span(max(self.until_ms - now_ms, 0) / 1000)} more"
         if not self.full:
             return ""
         if self.share is not None:
@@ -74,27 +76,32 @@ def _load(name: str, limit: Limit, found: list[GroupState]) -> LimitLoad:
             if not _bare(state).endswith("/") and _bare(state).partition("/")[0] + "/" in parents
         )
     most = limit.concurrency
+    delays = [state.until_ms for state in under if state.by_delay and state.until_ms is not None]
+    others = [state for state in under if not state.by_delay]
     # At the same time the rate of the limit comes before a handler's word.
-    times = [(state.until_ms, state.by_handler) for state in under if state.until_ms is not None]
+    times = [(state.until_ms, state.by_handler) for state in others if state.until_ms is not None]
     until_ms, by_handler = min(times, default=(None, False))
     share = None
     if most is not None and name.endswith("/") and name != "*/":
         shares = [state.concurrency for state in under if state.concurrency is not None]
         share = sum(shares) if shares and max(shares) < most else None
+    full = sum(
+        most is not None and state.running >= (most if share is None else state.concurrency or 0)
+        for state in others
+    )
+    # What a change of limits would let run comes before a delay.
+    by_delay = bool(delays) and until_ms is None and not full
     return LimitLoad(
         name,
         limit,
         len({state.name for state in under}),
         waiting,
         sum(state.running for state in under),
-        sum(
-            most is not None
-            and state.running >= (most if share is None else state.concurrency or 0)
-            for state in under
-        ),
-        until_ms,
+        full,
+        min(delays) if by_delay else until_ms,
         share,
         by_handler,
+        by_delay,
     )
 
 

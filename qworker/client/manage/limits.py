@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -138,21 +139,18 @@ def shared_limits(queue: QueueRef) -> Plan[dict[str, SharedLimit]]:
 def groups(
     queue: QueueRef, *, most: int = 10, most_read: int | None = _READ
 ) -> Plan[list[GroupState]]:
-    """Return the groups with the most waiting and running messages, in calls of 500 groups.
+    """Return the groups with the most waiting and running messages, in calls of about 150 groups.
 
     `most_read`: about how many groups of each shard are compared; None for all. If there are more, it also finds those
     in which at least a 64th of all messages of groups waits.
     """
     found: list[GroupState] = []
     for shard in (yield from queue.every_shard(refresh=True)):
+        running = yield from _running(shard.keys, most_read)
         cursor, read, seen = "0", 0, set[str]()
-        running: dict[
-            str, GroupState
-        ] = {}  # of groups that nothing limits: the first page has them
         while True:
             cursor, _, states = yield commands.group_page(shard.keys, cursor)
-            running |= {state.name: state for state in states if state.uncounted}
-            page = [_joined(state, running) for state in states if not state.uncounted]
+            page = [_joined(state, running) for state in states]
             found = heapq.nlargest(most, [*found, *page], key=_size)
             read += len(page)
             if cursor == "0":
@@ -163,8 +161,18 @@ def groups(
                     large = yield from _large(shard.keys, seen)
                     found += [_joined(state, running) for state in large]
                     break
-        found = heapq.nlargest(most, [*found, *running.values()], key=_size)
+        only_run = [GroupState(name, 0, number, None, None) for name, number in running.items()]
+        found = heapq.nlargest(most, [*found, *only_run], key=_size)
     return found
+
+
+def _running(keys: QueueKeys, most: int | None) -> Plan[Counter[str]]:
+    """Count what runs of groups that nothing limits: of about `most` messages, None for all."""
+    running, cursor = Counter[str](), "r0"
+    while cursor != "0" and (most is None or running.total() < most):
+        cursor, page = yield commands.running_page(keys, cursor)
+        running.update(page)
+    return running
 
 
 def _large(keys: QueueKeys, seen: set[str]) -> Plan[list[GroupState]]:
@@ -181,6 +189,8 @@ def waits_for(group: GroupState, now_ms: int) -> str:
     """Say for people what the messages of a group wait for; '' if none wait."""
     if group.until_ms is not None and group.reason:
         left = f"{span(max(group.until_ms - now_ms, 0) / 1000)} more"
+        if group.by_delay:
+            return f"its first message, delayed for {left}"
         if group.by_handler:
             return f"a handler's RateLimited, {left}"
         return f"{'the rate of its parent' if group.by_parent else 'its rate'}, {left}"
@@ -191,9 +201,9 @@ def waits_for(group: GroupState, now_ms: int) -> str:
     return "its turn" if group.reason == "turn" else ""
 
 
-def _joined(state: GroupState, running: dict[str, GroupState]) -> GroupState:
-    more = running.pop(state.name, None)
-    return state if more is None else state._replace(running=state.running + more.running)
+def _joined(state: GroupState, running: Counter[str]) -> GroupState:
+    more = running.pop(state.name, 0)
+    return state._replace(running=state.running + more) if more else state
 
 
 def _size(group: GroupState) -> tuple[int, str]:

@@ -3,28 +3,72 @@
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, turns, children, later, child, take_turn = it.states, it.turns, it.children, it.later, it.line_of, it.take_turn
   local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- 2^52, 2^31
+  -- A call: fields of `groups`, of which one or two are of a group, slots that are counted, and groups that look at limits.
+  local FIELDS, SLOTS, LOOKS = 300, 500, 250
 
-  local function each(cursor, count, visit)
-    local page = redis.call('HSCAN', states, cursor, 'COUNT', count)
+  -- Visit a page of groups, whose records come with it. Returns the next cursor.
+  local function each(cursor, visit)
+    local page = redis.call('HSCAN', states, cursor, 'COUNT', FIELDS)
     for i = 1, #page[2], 2 do
-      if string.sub(page[2][i], 1, 1) == ':' then visit(string.sub(page[2][i], 2)) end
+      if string.byte(page[2][i]) == 58 then -- a colon
+        local name = string.sub(page[2][i], 2)
+        if not it.records[name] then it.read(name, page[2][i + 1]) end
+        visit(name)
+      end
     end
     return page[1]
   end
 
-  -- Limits have changed: groups that wait may run, and others no more. Returns the next cursor, and how many may run now.
-  function it.look_again(cursor, now)
-    local names = {}
-    local next_cursor = each(cursor, 500, function(name) names[#names + 1] = name end)
-    local some_wait = redis.call('ZCARD', later) > 0
-    it.read_many(names)
-    it.begin()
+  -- Groups with slots, a page a call.
+  local function with_slots(cursor)
+    local names, seen = {}, {}
+    local next_cursor = packed_slots.each(it.slots, cursor, LOOKS, function(slot)
+      local name = it.name_of(slot)
+      if not seen[name] then names[#names + 1], seen[name] = name, true end
+    end)
+    return names, next_cursor
+  end
+
+  -- Groups and parents that wait for a time, a page a call, which no longer do. Earlier rules of a user do not allow to scan
+  -- `later`: then all groups are looked at.
+  local function wait_for_time(cursor, now)
+    local names, due, next_cursor = {}, {}, nil
+    if redis.acl_check_cmd('ZSCAN', later, '0') then
+      local page = redis.call('ZSCAN', later, cursor, 'COUNT', LOOKS)
+      for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+      next_cursor = page[1]
+      it.read_many(names)
+    else
+      next_cursor = each(cursor, function(name) names[#names + 1] = name end)
+    end
     for _, name in ipairs(names) do
-      if some_wait and redis.call('ZREM', later, name) == 1 then it.waits(name, now) end
+      if redis.call('ZREM', later, name) == 1 then
+        it.waits(name, now)
+        due[#due + 1] = name
+      end
+    end
+    return due, next_cursor
+  end
+
+  -- Limits have changed: groups that were full or had to wait may run, and those that are full leave the line. Others that may
+  -- run no more do so at their turn. One without messages may keep its parent full. `cursor`: of slots, then of `later` with an
+  -- l before it. Returns the next cursor, and how many may run now.
+  function it.look_again(cursor, now)
+    local names, next_cursor, waited = nil, nil, string.sub(cursor, 1, 1) == 'l'
+    it.begin()
+    if waited then
+      names, next_cursor = wait_for_time(string.sub(cursor, 2), now)
+      next_cursor = next_cursor == '0' and '0' or 'l' .. next_cursor
+    else
+      names, next_cursor = with_slots(cursor)
+      if next_cursor == '0' and redis.call('ZCARD', later) > 0 then next_cursor = 'l0' end
+    end
+    it.read_many(names)
+    for _, name in ipairs(names) do
       if string.sub(name, -1) == '/' then
         take_turn(name, it.is_open(name) and it.first_child(name))
         it.write(name)
-      else
+      elseif waited or it.record(name).number or it.parent_of(name) then
         it.refresh(name)
       end
     end
@@ -35,11 +79,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Compare a page of groups with what was counted in flight, `busy`; `tell` gets kind, group and words of what is wrong.
   function it.recount(cursor, busy, repair, tell)
-    local next_cursor = each(cursor, 500, function(name)
+    local next_cursor = each(cursor, function(name)
       local one, right = it.record(name), busy[name] or 0
       if one.busy ~= right then
         tell('busy', name, 'counts ' .. text(one.busy) .. ' in flight, of ' .. text(right))
-        if repair then one.busy = right end
+        if repair then one.busy, one.wait_ms = right, string.byte(name) == 61 and 0 or one.wait_ms end -- see keep_ordered_slot
       end
       local is_parent = string.sub(name, -1) == '/'
       local parent, stands = it.parent_of(name), true
@@ -73,8 +117,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Until when a group or parent waits, nil if it does not: it stands in `later` from the next receive on.
+  local some_later
   local function later_than(name, now)
-    return redis.call('ZSCORE', later, name) or it.waits(name, now)
+    if some_later == nil then some_later = redis.call('ZCARD', later) > 0 end
+    return some_later and redis.call('ZSCORE', later, name) or it.waits(name, now)
   end
 
   -- What `it.page` says of a group.
@@ -88,26 +134,20 @@ more_of_groups[#more_of_groups + 1] = function(it)
       until_ms = later_than(parent, now)
       held = until_ms or not it.is_open(parent)
     end
-    local waits = until_ms and tonumber(until_ms) > now
+    local waits, delayed_first = until_ms and tonumber(until_ms) > now, one.busy > 0 and string.byte(name) == 61 -- =
     for _, word in ipairs({
       name, text(waiting), text(one.busy), most < math.huge and text(most) or '',
-      waits and text(tonumber(until_ms)) or '', held and '1' or '', asked and '1' or '',
+      waits and text(tonumber(until_ms)) or '', held and '1' or '', asked and (delayed_first and '2' or '1') or '',
     }) do
       found[#found + 1] = word
     end
   end
 
-  -- A page of groups, seven values each: name, waiting, in flight, concurrency, until when it waits, 1 if it waits for its
-  -- parent, and 1 if a handler let it wait. The first page has also what is in flight and not counted, each group with a \1
-  -- before its name.
+  -- A page of groups, seven values each: name, waiting, in flight and counted, concurrency, until when it waits, 1 if it waits
+  -- for its parent; and 1 if a handler let it wait, 2 if its delayed first message does.
   function it.page(cursor, now)
     local found = {}
-    if cursor == '0' then
-      for name, running in pairs(it.running_uncounted()) do
-        for _, word in ipairs({ it.uncounted(name), '0', text(running), '', '', '', '' }) do found[#found + 1] = word end
-      end
-    end
-    local next_cursor = each(cursor, 500, function(name) add_state(name, now, found) end)
+    local next_cursor = each(cursor, function(name) add_state(name, now, found) end)
     return next_cursor, found
   end
 
@@ -116,5 +156,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local found = {}
     for _, name in ipairs(names) do add_state(name, now, found) end
     return found
+  end
+
+  -- A page of what is in flight and not counted: name and number of each group, which other pages may have as well.
+  function it.uncounted_page(cursor)
+    local found, running, next_cursor = {}, it.running_uncounted(cursor, SLOTS)
+    for name, number in pairs(running) do
+      found[#found + 1], found[#found + 2] = name, text(number)
+    end
+    return next_cursor, found
   end
 end

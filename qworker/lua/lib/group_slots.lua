@@ -1,6 +1,6 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local UNCOUNTED, MARK = 1, '\1'
+  local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local slots, in_parts = it.slots, it.in_parts
 
@@ -25,6 +25,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not name then return false end
     redis.call('HDEL', slots, token)
     if byte(name) == UNCOUNTED then return true end
+    if not lease_id and byte(name) == ORDERED then it.record(name).wait_ms = 0 end -- see keep_ordered_slot
     local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
@@ -122,25 +123,15 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
   end
 
-  -- How many members of each group are in flight and not counted: of the first 20,000 that have slots.
-  function it.running_uncounted()
-    local MOST, running, seen, cursor = 20000, {}, 0, '0'
-    local function note(slot)
-      seen = seen + 1
-      if slot and byte(slot) == UNCOUNTED then
-        local name = it.name_of(slot)
-        running[name] = (running[name] or 0) + 1
-      end
-    end
-    repeat
-      local page = redis.call('HSCAN', slots, cursor, 'COUNT', 100)
-      cursor = page[1]
-      for i = 1, #page[2], 2 do
-        local batch = not string.find(page[2][i], ':', 1, true) and packed_slots.unpacked(page[2][i + 1])
-        for _, slot in ipairs(batch or { page[2][i + 1] }) do note(slot) end
-      end
-    until cursor == '0' or seen >= MOST
-    return running
+  -- How many members of each group are in flight and not counted, a page of about `most` slots a call; and the next cursor.
+  function it.running_uncounted(cursor, most)
+    local running = {}
+    local next_cursor = packed_slots.each(slots, cursor, most, function(slot)
+      if byte(slot) ~= UNCOUNTED then return end
+      local name = it.name_of(slot)
+      running[name] = (running[name] or 0) + 1
+    end)
+    return running, next_cursor
   end
 
   -- The queue gets its first limit: what is in flight counts from now on.
@@ -175,9 +166,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
 
-  -- An ordered group waits for a message that comes back later.
-  function it.keep_ordered_slot(item)
-    if string.sub(group_of(item) or '', 1, 1) == '=' then it.keep_slot(item) end
+  -- An ordered group waits for a message that comes back at a time. Nothing of it runs until then: `wait_ms` tells people.
+  function it.keep_ordered_slot(item, due_ms)
+    local name = group_of(item)
+    if not name or byte(name) ~= ORDERED then return end
+    it.record(name).wait_ms = due_ms < MAX_MS and due_ms or 0
+    it.keep_slot(item)
   end
 
   -- A waiting member keeps its slot: what comes after it must not run beside it.

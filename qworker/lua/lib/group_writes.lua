@@ -1,7 +1,7 @@
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, later, records = it.states, it.later, it.records
-  local AT_ONCE, ORDERED = 1000, 61 -- values of one command · =
+  local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
     ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
@@ -65,10 +65,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
-  -- without a parent, and either without waiting members or without a limit, so that they
-  -- stand in line as before. Returns the others.
+  -- without a parent and without waiting members. Returns the others. (With members, a group that no limit holds any more may
+  -- have been full: a change of limits looks at it once, and here.)
   function it.lower_busy(names, freed)
-    local unlimited, fields, asked, rest, set, gone = it.are_unlimited(), {}, {}, {}, {}, {}
+    local fields, asked, rest, set, gone = {}, {}, {}, {}, {}
     for i = 1, #names do
       local name = names[i]
       if records[name] or string.find(name, '/', 1, true) then
@@ -79,10 +79,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     local function lower(field, name, found)
       local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
-      local stands = number and (number < 0 or unlimited and string.byte(name) ~= ORDERED)
-      busy = stands and (busy > freed[name] and busy - freed[name] or 0)
-      local empty = stands and number < 0 and busy == 0 and turn == 0
-      if not stands or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+      local alone = number and number < 0 -- nothing waits
+      busy = alone and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = alone and busy == 0 and turn == 0
+      if not alone or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
         rest[#rest + 1] = name
       elseif empty then
         gone[#gone + 1] = field

@@ -176,7 +176,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records = records
+  it.records, it.read = records, read
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it

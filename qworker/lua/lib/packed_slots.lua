@@ -52,4 +52,30 @@ function packed_slots.hold(slots, lease_id, names, mark)
     redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
   end
 end
+
+-- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
+-- are more, as a batch may have. Returns the next cursor, '0' at the end.
+function packed_slots.each(slots, cursor, most, visit)
+  local seen, at, passed, field = 0, string.match(cursor, '^(%d+) ?(%d*) ?(.*)$')
+  passed = tonumber(passed) or 0
+  repeat
+    local page, fields, values = redis.call('HSCAN', slots, at, 'COUNT', 1), {}, {}
+    for i = 1, #page[2], 2 do fields[#fields + 1], values[page[2][i]] = page[2][i], page[2][i + 1] end
+    table.sort(fields)
+    for _, each in ipairs(fields) do
+      local batch = each >= field and not string.find(each, ':', 1, true) and packed_slots.unpacked(values[each])
+      batch = batch or each >= field and { values[each] } or {}
+      for i = (each == field and passed or 0) + 1, #batch do
+        if seen >= most then return at .. ' ' .. (i - 1) .. ' ' .. each end
+        seen = seen + 1
+        if batch[i] then visit(batch[i]) end
+      end
+    end
+    at, field, seen = page[1], '', seen + 1
+  until at == '0' or seen >= most
+  return at
+end
+
+-- The cursor of HSCAN in such a cursor.
+function packed_slots.scanned(cursor) return string.match(cursor, '^(%d+) %d+ .+$') or cursor end
 end

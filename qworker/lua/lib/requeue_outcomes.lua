@@ -29,7 +29,7 @@ local function park(message, other, to, now, received_ms)
   local due_ms = tonumber(redis.call('HGET', run, other.class)) or now
   if due_ms < MAX_MS then ready_from(message, due_ms) end
   local item = assemble(message)
-  if has_groups then groups().keep_ordered_slot(item) end
+  if has_groups then groups().keep_ordered_slot(item, due_ms) end
   if other.words ~= '' then
     redis.call('HSET', run, '@parked', item, '@waits', other.words)
   else
@@ -114,7 +114,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       local due_ms = math.min(now + other.delay_ms, MAX_DUE_MS)
       ready_from(message, due_ms)
       local back = assemble(message)
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put_back(to, message, now, received(lease))
@@ -147,7 +147,7 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
       if has_groups then groups().keep_slot(back) end
       table.insert(to.suspects, back)
     elseif other.delay_ms > 0 then
-      if has_groups then groups().keep_ordered_slot(back) end
+      if has_groups then groups().keep_ordered_slot(back, due_ms) end
       redis.call('ZADD', delayed, text(due_ms), back)
     else
       put(to, to.tails, level(back), back)

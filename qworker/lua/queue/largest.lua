@@ -8,7 +8,7 @@
 --   has waited in ms or ''}, or a refusal: {'BROKEN', key, type} {'ARG', name}
 -- Looks at every 64th of the waiting messages, in the order of their groups: a group with more than that is found. It ends
 -- after 1 MiB of messages, by when it has looked at some from all over them; and reads 1 MiB for the last figure.
--- O(log d + s) of d delayed messages and s in flight, at most 20,000.
+-- O(log d + s) of d delayed messages and s in flight, at most about 2,000.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/keys.lua
@@ -21,7 +21,7 @@
 --- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 
-local LOOKS, MAX_BYTES, SEATS_FROM = 64, 1048576, 4503599627370496
+local LOOKS, MAX_BYTES, MOST_SLOTS, SEATS_FROM = 64, 1048576, 2000, 4503599627370496
 local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, most, it = clock(ARGV[1], meta), whole(ARGV[2], 1, 100), groups()
@@ -29,6 +29,7 @@ if not now or not most then return { 'ARG', 'most' } end
 local low, high = text(SEATS_FROM), '(' .. text(MAX_MS)
 local waiting, found, seen, bytes = redis.call('ZCOUNT', delayed, low, high), {}, {}, 0
 local looks = math.min(LOOKS, waiting)
+local before = redis.call('ZCOUNT', delayed, '-inf', '(' .. low) -- a rank is found sooner than the nth of a range
 
 -- The six bits of a number backwards: 0, 32, 16, 48, 8, … So the first looks are far apart.
 local function backwards(number)
@@ -42,8 +43,8 @@ end
 for number = 0, LOOKS - 1 do
   if bytes >= MAX_BYTES then break end
   local look = backwards(number)
-  local member = look < looks and redis.call(
-    'ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', math.floor(look * waiting / looks), 1)[1]
+  local rank = before + math.floor(look * waiting / looks)
+  local member = look < looks and redis.call('ZRANGE', delayed, rank, rank)[1]
   bytes = bytes + #(member or '')
   local name = member and group_of(member)
   if name and not seen[name] then
@@ -52,7 +53,7 @@ for number = 0, LOOKS - 1 do
   end
 end
 table.sort(found, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
-local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted() or {}
+local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted('0', MOST_SLOTS) or {}
 bytes = 0
 for i = 1, math.min(most, #found) do
   local name = found[i][1]

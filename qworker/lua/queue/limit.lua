@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- limit.lua: set the limits of a group, of a parent or of all; then let groups look at them, a page a call.
+-- limit.lua: set the limits of a group, of a parent or of all; then let groups that had to wait look at them, a page a call.
 -- ROLES      operator
 -- KEYS       see lib/keys.lua; no leases
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    name             of a group, parent (`acme/`), `acme/*`, `*` or `*/`; '' changes none
 -- ARGV[3]    words            see lib/groups.lua; '' removes the limits of that name
--- ARGV[4]    cursor           of groups: 0 at first, then that of the last call
+-- ARGV[4]    cursor           0 at first, then that of the last call
 -- Returns {'OK', now ms, next cursor or '0' at the end} or a refusal: {'MANY', limits} {'BROKEN', key, type} {'ARG', name}
 --   {'SHARED'}: that name has a share of a limit over several queues, see share.lua
 -- O(1), O(s) of s messages in flight for the first limit, and O(log g) for each of about 250 of g groups.
@@ -26,8 +26,9 @@
 local MOST_LIMITS = 1000
 local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
-local now, name, words, cursor = clock(ARGV[1], meta), ARGV[2], ARGV[3], whole(ARGV[4], 0, 18446744073709551615)
-if not now or not cursor or not words or string.find(words, '[^%w=/. ]') then return { 'ARG', 'limit' } end
+local now, name, words, cursor = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4] or ''
+local scanned = string.match(cursor, '^l(%d+)$') or packed_slots.scanned(cursor)
+if not now or not whole(scanned, 0, 18446744073709551615) or not words or string.find(words, '[^%w=/. ]') then return { 'ARG', 'limit' } end
 if #name > 257 or string.find(name, '%c') then return { 'ARG', 'name' } end
 local limits = string.sub(meta, 1, -5) .. 'limits'
 if name ~= '' and string.find(redis.call('HGET', limits, name) or '', 's=', 1, true) then return { 'SHARED' } end
@@ -39,6 +40,6 @@ elseif name ~= '' then
   if number == 0 then groups().count_all() end
   redis.call('HSET', limits, name, words)
 end
-local next_cursor, opened = groups().look_again(ARGV[4], now)
+local next_cursor, opened = groups().look_again(cursor, now)
 if opened > 0 then ring(wake, opened) end
 return { 'OK', text(now), next_cursor }
