@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Raw, Struct
 
+from qworker.chunks import chunks
 from qworker.client.steps import ChainStep, Fan, MessageWriter, Past, queues_of
 from qworker.engine.arguments import given
 from qworker.engine.effects import Effect, member_effect, open_effect, out_effect, push_effect
@@ -120,7 +121,8 @@ def open_fan(
 
     specs: list[bytes] = []
     ends = [0]
-    for part in _parts(rows):
+    parts = chunks(rows, _bytes_of, most_bytes=_PART_BYTES, most=_PART_MEMBERS)
+    for part in list(parts) or [[]]:
         specs.append(spec(ends[-1], part))
         ends.append(ends[-1] + len(part))
     total = sum(map(_bytes_of, rows))
@@ -160,22 +162,6 @@ def _row(
         )
     _note_sizes(sizes, inner.sizes)
     return GroupMember(inner.queue, inner.id, inner.specs)
-
-
-def _parts(
-    rows: Sequence[MemberCall | GroupMember],
-) -> Iterator[list[MemberCall | GroupMember]]:
-    """Divide members into those of one spec each, in order; yields at least one list."""
-    part: list[MemberCall | GroupMember] = []
-    used = 0
-    for row in rows:
-        row_bytes = _bytes_of(row)
-        if part and (len(part) == _PART_MEMBERS or used + row_bytes > _PART_BYTES):
-            yield part
-            part, used = [], 0
-        part.append(row)
-        used += row_bytes
-    yield part
 
 
 def _note_sizes(sizes: dict[str, int], more: dict[str, int]) -> None:
