@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from qworker.client.namespace.queues import list_shards
-from qworker.pipeline.source.entries import read_entry, within
+from qworker.pipeline.source.entries import JournalEntry, read_entry, within
 from qworker.pipeline.source.offsets import Offsets, Position, Range
 from qworker.pipeline.source.ranges import Ranges
 from qworker.pipeline.source.reading import Reader, Words
@@ -75,24 +75,25 @@ class Journals(Ranges):
     def at_time(self, ms: int) -> dict[str, Position]:
         """The first entry of each journal that was written at `ms` or later; after the last if there is none.
 
-        A binary search over the numbers: some twenty reads of one entry per queue.
+        Costs some twenty reads of one entry per queue.
         """
         positions = self.latest()
         for queue, start in self.earliest().items():
             for span in self.spans(queue, start, positions[queue]):
-                if (hit := self._search(span, ms)) is not None:
+                if (hit := self._search(span, lambda entry: entry.ms >= ms)) is not None:
                     positions[queue] = hit
                     break
         return positions
 
-    def _search(self, span: Range, ms: int) -> Position | None:
+    def _search(self, span: Range, fits: Callable[[JournalEntry], bool]) -> Position | None:
+        """Return the first entry that fits, after which all fit, by a binary search; None if none does."""
         low, high, hit = span.first, span.stop, None
         while low < high:
             middle = (low + high) // 2
             (entry,) = self._entries([within(span, middle)])
             if entry is None:
                 high = middle
-            elif entry.ms >= ms:
+            elif fits(entry):
                 high, hit = middle, entry.position
             else:
                 low = entry.position.entry + 1
@@ -135,25 +136,11 @@ class Journals(Ranges):
     def fork(self, queue: str, known: Known) -> Position:
         """Return the first stored entry that is not known as it is; the position after the last one if all are.
 
-        All entries before it must be known: a binary search.
+        All entries before it must be known.
         """
         latest = self.latest()[queue]
         for span in self.spans(queue, None, latest):
-            low, high, hit = span.first, span.stop, None
-            while low < high:
-                middle = (low + high) // 2
-                (entry,) = self._entries([within(span, middle)])
-                if entry is None:
-                    high = middle
-                elif known.get(entry.position.key) == (
-                    entry.position.event,
-                    entry.events,
-                    entry.ms,
-                ):
-                    low = entry.position.entry + 1
-                else:
-                    high, hit = middle, entry.position
-            if hit is not None:
+            if (hit := self._search(span, lambda entry: not _is_known(entry, known))) is not None:
                 return hit
         return latest
 
@@ -197,6 +184,11 @@ class Journals(Ranges):
                 if exists and position.entry
             ]
         )
+
+
+def _is_known(entry: JournalEntry, known: Known) -> bool:
+    place = entry.position
+    return known.get(place.key) == (place.event, entry.events, entry.ms)
 
 
 def _counted(epoch: bytes | None, entries: bytes | None, events: bytes | None) -> Position | None:
