@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from qworker.config.kinds import DIGITS, Kind
+from qworker.errors import InvalidOptionError, shown
 
-__all__ = ["NameKind", "NamesKind", "WeightsKind"]
+__all__ = ["NameKind", "NamesKind", "WeightsKind", "check_host"]
+
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
+
+
+def check_host(value: object, name: str) -> str:
+    """Return an address or a host name to listen on; raise `InvalidOptionError` for anything else."""
+    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
+        raise InvalidOptionError(
+            name, f"{shown(value)} is not a host", "write an address or a host name"
+        )
+    return value
 
 
 @dataclass(frozen=True, slots=True)
 class NameKind(Kind):
-    """A name; `rule` is a check of `qworker.wire.names`."""
+    """A name; `rule` checks it: a function of `qworker.wire.names`, or `check_host`."""
 
     rule: Callable[[object, str], str] = dataclasses.field(kw_only=True)
 

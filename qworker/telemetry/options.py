@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from qworker.config.fields import Options
 from qworker.config.kinds import ChoiceKind, IntegerKind
-from qworker.config.name_kinds import NameKind
-from qworker.errors import InvalidOptionError, shown
+from qworker.config.name_kinds import NameKind, check_host
 
 __all__ = ["FORMATS", "LEVELS", "METRICS_HOST", "METRICS_PORT", "METRICS_QUEUES", "LogOptions"]
 
 FORMATS: Final = ("auto", "text", "json")
 LEVELS: Final = ("debug", "info", "warning", "error")
 
-_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
-
-
-def _check_host(value: object, name: str) -> str:
-    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
-        raise InvalidOptionError(
-            name, f"{shown(value)} is not a host", "write an address or a host name"
-        )
-    return value
-
 
 METRICS_HOST: Final = NameKind(
-    "address to serve /metrics, /healthz and /readyz on", rule=_check_host
+    "address to serve /metrics, /healthz and /readyz on", rule=check_host
 )
 METRICS_PORT: Final = IntegerKind("port to serve them on", maximum=65_535, zero="any free port")
 #: Every queue of a reaper adds 29 series and 1.5 kB to a scrape.

@@ -8,23 +8,14 @@ from typing import Annotated, ClassVar, Final
 
 from qworker.config.fields import Options
 from qworker.config.kinds import FlagKind, IntegerKind
-from qworker.config.name_kinds import NameKind
+from qworker.config.name_kinds import NameKind, check_host
 from qworker.errors import InvalidOptionError, shown
 
 __all__ = ["WebOptions", "check_origins"]
 
-_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]{1,255}", re.ASCII)
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.-]{1,253}(?::[0-9]{1,5})?", re.ASCII)
 _EXAMPLE: Final = "write them as https://grafana.example.org, without a path"
 _FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]{0,200}:[A-Za-z_]\w{0,100}", re.ASCII)
-
-
-def _check_host(value: object, name: str) -> str:
-    if not isinstance(value, str) or _HOST.fullmatch(value) is None:
-        raise InvalidOptionError(
-            name, f"{shown(value)} is not a host", "write an address or a host name"
-        )
-    return value
 
 
 def _check_function(value: object, name: str) -> str:
@@ -56,7 +47,7 @@ class WebOptions(Options):
 
     host: Annotated[
         str,
-        NameKind("address to listen on; any but loopback needs authorize", rule=_check_host),
+        NameKind("address to listen on; any but loopback needs authorize", rule=check_host),
     ] = "127.0.0.1"
     port: Annotated[int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")] = (
         9470
