@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import (
+    CommandGroup,
+    dry_run_option,
+    json_option,
+    queue_option,
+    yes_option,
+)
 from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE, NumberRange
+from qworker.cli.framework.paging import limit_option
+from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
@@ -27,25 +34,17 @@ _TONES: Final = {"blocked": "bad", "running": "good"}
 _NAMED: Final = 10
 
 
+_queue_option: Final = queue_option("The queue of the callback. [default: all queues]")
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """List and show groups of calls; end one without its callback."""
 
 
-def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
-    text = "The queue of the callback. [default: all queues]"
-    return click.option("--queue", type=QUEUE, help=text)(function)
-
-
 @command.command("ls")
 @click.argument("queue", type=QUEUE, required=False)
-@click.option(
-    "--limit",
-    "-n",
-    type=NumberRange(1, 1000),
-    default=100,
-    help="Maximum number to read of each queue, oldest first. [default: 100]",
-)
+@limit_option
 @json_option
 @click.pass_obj
 def list_groups(session: Session, queue: str | None, limit: int) -> Output:

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import (
+    CommandGroup,
+    dry_run_option,
+    json_option,
+    queue_option,
+    yes_option,
+)
 from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Fields, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
@@ -33,14 +38,12 @@ _COLUMNS: Final = (
 _NO_APP: Final = "none: added at run time"
 
 
+_queue_option: Final = queue_option("Queue, if several have a schedule of this name.")
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """List, pause, run and remove schedules."""
-
-
-def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
-    text = "Queue, if several have a schedule of this name."
-    return click.option("--queue", type=QUEUE, help=text)(function)
 
 
 @command.command("ls")

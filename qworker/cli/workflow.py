@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import (
+    CommandGroup,
+    dry_run_option,
+    json_option,
+    queue_option,
+    yes_option,
+)
 from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Note, Output, Table
-from qworker.cli.framework.parameters import QUEUE, NumberRange
+from qworker.cli.framework.paging import limit_option
+from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
@@ -24,26 +31,18 @@ __all__ = ["command"]
 _TONES: Final = {"dead": "bad", "lost": "bad", "running": "good"}
 
 
+_queue_option: Final = queue_option("Search this queue only. [default: all queues]")
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """List and show runs of workflows; signal, cancel and redrive them."""
 
 
-def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
-    text = "Search this queue only. [default: all queues]"
-    return click.option("--queue", type=QUEUE, help=text)(function)
-
-
 @command.command("ls")
 @click.argument("queue", type=QUEUE, required=False)
 @click.option("--state", metavar="STATE", help="Only this state, such as waiting or dead.")
-@click.option(
-    "--limit",
-    "-n",
-    type=NumberRange(1, 1000),
-    default=100,
-    help="Maximum number to read of each queue, oldest first. [default: 100]",
-)
+@limit_option
 @json_option
 @click.pass_obj
 def list_runs(session: Session, queue: str | None, state: str | None, limit: int) -> Output:

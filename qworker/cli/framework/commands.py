@@ -16,6 +16,7 @@ import click
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.importing import uncollected
 from qworker.cli.framework.output import printing
+from qworker.cli.framework.parameters import QUEUE
 
 __all__ = [
     "CommandGroup",
@@ -23,6 +24,7 @@ __all__ = [
     "VerbCommand",
     "dry_run_option",
     "json_option",
+    "queue_option",
     "stacked",
     "yes_option",
 ]
@@ -173,6 +175,11 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(
         function
     )
+
+
+def queue_option(text: str) -> Callable[..., Any]:
+    """Add --queue, the one queue of a command that otherwise searches all; `text` is its help."""
+    return click.option("--queue", type=QUEUE, help=text)
 
 
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,8 +16,15 @@ from qworker.cli.framework.terminal import note
 if TYPE_CHECKING:
     from qworker.client.inspect.pages import Page
 
-__all__ = ["page_options", "print_pages"]
+__all__ = ["limit_option", "page_options", "print_pages"]
 
+limit_option: Final = click.option(
+    "--limit",
+    "-n",
+    type=NumberRange(1, 1000),
+    default=100,
+    help="Maximum number to read of each queue, oldest first. [default: 100]",
+)
 page_options: Final = stacked(
     click.option(
         "--cursor", help="Print one page from here on; 0 is the beginning. [default: all pages]"

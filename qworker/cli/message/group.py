@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
+from qworker.cli.framework.commands import (
+    CommandGroup,
+    dry_run_option,
+    json_option,
+    queue_option,
+    yes_option,
+)
 from qworker.cli.framework.output import Block, Hint, Line, Output
-from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.message import manage, receive, settle
 from qworker.errors import InvalidOptionError
 from qworker.formats import word
@@ -32,6 +37,9 @@ _ANSWERS: Final = {
 }
 
 
+_queue_option: Final = queue_option("Search this queue only. [default: all queues]")
+
+
 @click.group(cls=CommandGroup)
 def command() -> None:
     """Show, move, cancel or delete messages; receive and settle them."""
@@ -39,11 +47,6 @@ def command() -> None:
 
 for _verb in (*receive.VERBS, *settle.VERBS, *manage.VERBS):
     command.add_command(_verb)
-
-
-def _queue_option(function: click.decorators.FC) -> click.decorators.FC:
-    text = "Search this queue only. [default: all queues]"
-    return click.option("--queue", type=QUEUE, help=text)(function)
 
 
 @command.command("show")
