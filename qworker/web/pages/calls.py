@@ -11,6 +11,7 @@ from qworker.formats import ago, count, shortened
 from qworker.web.body import show_value
 from qworker.web.look import Page
 from qworker.web.pages.queue import inspection_of, unknown
+from qworker.web.question import FOR_GOOD, Question
 from qworker.wire.names import check_message_id
 
 if TYPE_CHECKING:
@@ -119,21 +120,15 @@ def _confirm(look: Look, verb: str, calls: str) -> Page:
         if group.run_id
         else "its callback is not sent, and waits for the result end as cancelled"
     )
-    return Page(
-        "ask.html",
-        f"{verb.capitalize()} {group.id}",
-        {
-            "sentence": f"1 {group.state} group of {name}, which waits for {count(group.left, 'call')}: {follows}. "
-            f"{calls}",
-            "warning": "This cannot be undone.",
-            "button": f"{verb.capitalize()} this group",
-            "destroys": True,
-            "to": f"{path}/{verb}",
-            "fields": {},
-            "back": look.to(path),
-        },
-        changes=False,
-    )
+    return Question(
+        sentence=f"1 {group.state} group of {name}, which waits for {count(group.left, 'call')}: {follows}. "
+        f"{calls}",
+        warning=FOR_GOOD,
+        button=f"{verb.capitalize()} this group",
+        destroys=True,
+        to=f"{path}/{verb}",
+        back=look.to(path),
+    ).page(f"{verb.capitalize()} {group.id}")
 
 
 def _find(look: Look) -> CallGroup | None:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from qworker.client.manage.limits import groups, limits, waits_for
 from qworker.web.look import Page
 from qworker.web.pages.queue import inspection_of, unknown
+from qworker.web.question import Question
 from qworker.wire.groups import shown
 
 if TYPE_CHECKING:
@@ -55,17 +56,10 @@ def confirm_remove_limit(look: Look) -> Page:
     path = f"/queues/{quote(name)}/groups"
     if limit not in known:
         return Page("no_limit.html", "No such limit", {"name": name}, status=404, changes=False)
-    return Page(
-        "ask.html",
-        f"Remove the limits of {limit}",
-        {
-            "sentence": f"1 name of {name}: {known[limit].text}. More general limits apply instead, if there are any.",
-            "warning": "",
-            "button": "Remove these limits",
-            "destroys": False,
-            "to": f"{path}/rm",
-            "fields": {"name": limit},
-            "back": look.to(path),
-        },
-        changes=False,
-    )
+    return Question(
+        sentence=f"1 name of {name}: {known[limit].text}. More general limits apply instead, if there are any.",
+        button="Remove these limits",
+        to=f"{path}/rm",
+        fields={"name": limit},
+        back=look.to(path),
+    ).page(f"Remove the limits of {limit}")

@@ -18,6 +18,7 @@ from qworker.web.look import Page
 from qworker.web.pages.header import KINDS, chain_of, headers_of, place_of
 from qworker.web.pages.life import steps_of
 from qworker.web.pages.queue import inspection_of, unknown
+from qworker.web.question import FOR_GOOD, Question
 from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
@@ -161,23 +162,18 @@ def _confirm(look: Look, verb: str, sentence: str) -> Page:
             "Its handler is stopped now. If it is not async, its process is ended, and what else runs "
             "there starts again."
         )
-    return Page(
-        "ask.html",
-        f"{verb.capitalize()} {message_id}",
-        {
-            "sentence": f"1 {stored.state} message of {name}{call}. {sentence}",
-            "warning": "This cannot be undone.",
-            "button": f"{verb.capitalize()} this message",
-            "destroys": True,
-            "to": f"/queues/{quote(name)}/messages/{quote(message_id)}/{verb}",
-            "fields": {
-                "state": stored.state,
-                **({"how": how} if how in ("running", "kill") else {}),
-            },
-            "back": look.to(f"/queues/{quote(name)}/messages/{quote(message_id)}"),
+    return Question(
+        sentence=f"1 {stored.state} message of {name}{call}. {sentence}",
+        warning=FOR_GOOD,
+        button=f"{verb.capitalize()} this message",
+        destroys=True,
+        to=f"/queues/{quote(name)}/messages/{quote(message_id)}/{verb}",
+        fields={
+            "state": stored.state,
+            **({"how": how} if how in ("running", "kill") else {}),
         },
-        changes=False,
-    )
+        back=look.to(f"/queues/{quote(name)}/messages/{quote(message_id)}"),
+    ).page(f"{verb.capitalize()} {message_id}")
 
 
 def _search_one(look: Look, ref: QueueRef, message_id: str) -> Searched:

@@ -19,6 +19,7 @@ from qworker.web.pages.life import TimelineEntry
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.pages.runs import TONES, waits_of
 from qworker.web.pages.stages import Part, Stage, stages_of
+from qworker.web.question import FOR_GOOD, Question
 from qworker.web.render import stretches
 from qworker.wire.calls import gather_id
 from qworker.wire.names import check_message_id
@@ -83,22 +84,16 @@ def confirm_cancel_run(look: Look) -> Page:
     if status is None or status.ended:
         return _gone(look)
     path = f"/runs/{quote(name)}/{quote(status.id)}"
-    return Page(
-        "ask.html",
-        f"Cancel {status.id}",
-        {
-            "sentence": f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
-            "ends now if it sleeps or waits; if it runs, its handler is asked to stop. Completed steps are not "
-            "undone.",
-            "warning": "This cannot be undone.",
-            "button": "Cancel this run",
-            "destroys": True,
-            "to": f"{path}/cancel",
-            "fields": {},
-            "back": look.to(path),
-        },
-        changes=False,
-    )
+    return Question(
+        sentence=f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
+        "ends now if it sleeps or waits; if it runs, its handler is asked to stop. Completed steps are not "
+        "undone.",
+        warning=FOR_GOOD,
+        button="Cancel this run",
+        destroys=True,
+        to=f"{path}/cancel",
+        back=look.to(path),
+    ).page(f"Cancel {status.id}")
 
 
 def _find(look: Look) -> RunStatus | None:

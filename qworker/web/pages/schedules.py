@@ -8,6 +8,7 @@ from qworker.app.schedule import parse_schedule
 from qworker.errors import InvalidOptionError
 from qworker.formats import ago, moment
 from qworker.web.look import Page
+from qworker.web.question import Question
 
 if TYPE_CHECKING:
     from qworker.daemon.schedule_listing import ListedSchedule
@@ -59,20 +60,15 @@ def confirm_remove(look: Look) -> Page:
         if one.app in running
         else "It does not fire from now on."
     )
-    return Page(
-        "ask.html",
-        f"Remove {name}",
-        {
-            "sentence": f"1 schedule of {queue}, which sends {one.task or 'a task'}: {one.spec}. {again}",
-            "warning": "This cannot be undone here.",
-            "button": "Remove this schedule",
-            "destroys": True,
-            "to": "/schedules/rm",
-            "fields": {"queue": queue, "name": name},
-            "back": look.to("/schedules"),
-        },
-        changes=False,
-    )
+    return Question(
+        sentence=f"1 schedule of {queue}, which sends {one.task or 'a task'}: {one.spec}. {again}",
+        warning="This cannot be undone here.",
+        button="Remove this schedule",
+        destroys=True,
+        to="/schedules/rm",
+        fields={"queue": queue, "name": name},
+        back=look.to("/schedules"),
+    ).page(f"Remove {name}")
 
 
 def _state(one: ListedSchedule, now_ms: int) -> tuple[str, str, str]:

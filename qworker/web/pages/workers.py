@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.errors import ServerError, UnavailableError
 from qworker.web.look import Page
+from qworker.web.question import Question
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
@@ -88,22 +89,15 @@ def confirm_drain(look: Look) -> Page:
     if found is None or found.is_gone:
         return _gone(look)
     number = len(found.running)
-    return Page(
-        "ask.html",
-        f"Drain {found.name}",
-        {
-            "sentence": f"It takes no more messages, and exits when {number:,} running "
-            f"{'handler has' if number == 1 else 'handlers have'} ended. A service manager that always restarts it "
-            "brings it back.",
-            "warning": "",
-            "button": "Drain this worker",
-            "destroys": False,
-            "to": "/workers/drain",
-            "fields": {"name": found.name},
-            "back": look.to("/worker", name=found.name),
-        },
-        changes=False,
-    )
+    return Question(
+        sentence=f"It takes no more messages, and exits when {number:,} running "
+        f"{'handler has' if number == 1 else 'handlers have'} ended. A service manager that always restarts it "
+        "brings it back.",
+        button="Drain this worker",
+        to="/workers/drain",
+        fields={"name": found.name},
+        back=look.to("/worker", name=found.name),
+    ).page(f"Drain {found.name}")
 
 
 def tone_of(found: Worker) -> tuple[str, str]:
