@@ -41,8 +41,6 @@ _SINGLE: Final = 50
 _SHOWN_S: Final = 600.0
 #: Seconds that a change in progress has at the end of the process.
 _END_S: Final = 5.0
-
-
 #: Seconds for which a screen waits to hear that a drop was undone.
 _UNDONE_WITHIN_S: Final = 2.0
 _UNDONE: Final = "undone: nothing was dropped"
