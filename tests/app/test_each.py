@@ -30,14 +30,6 @@ from qworker.testing import drain
 from tests.app.test_runs import Approval, Calls, FailingError, ran, stored
 
 
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without workflows, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
-
-
 @dataclass
 class Row:
     """An item of a table."""

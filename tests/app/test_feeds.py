@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,14 +24,6 @@ from qworker import (
 from qworker.client.results import feed
 from qworker.testing import drain
 from tests.timing import DEADLINE_S
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 def tell(*values: object) -> list[str]:

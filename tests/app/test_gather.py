@@ -64,14 +64,6 @@ class Media:
 
 
 @pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without workflows, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def media(app: QWorker) -> Media:
     """The app with its task."""
     return Media(app)

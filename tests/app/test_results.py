@@ -49,14 +49,6 @@ class Rendition:
 
 
 @pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
-
-
-@pytest.fixture
 def looked_at(namespace: str) -> Iterator[tuple[QWorker, Redis]]:
     """An app on its own server, and a client that may see and end its subscriptions."""
     with servers.start("valkey", far=False) as server, server.redis() as client:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,14 +25,6 @@ from qworker import (
 )
 from qworker.errors import QueuePausedError
 from qworker.testing import drain
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without workflows, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 def test_a_run_is_started_once_by_its_id(app: QWorker) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ForwardRef
@@ -42,14 +41,6 @@ class Payment:
 
     order: str
     cents: int
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without workflows, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 class FailingError(Exception):

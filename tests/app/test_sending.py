@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -15,13 +14,6 @@ from qworker import QWorker
 from qworker.errors import ArgumentsError, InvalidOptionError
 from qworker.wire.keys import QueueKeys
 from tests.chaos import ChaosProxy
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in its own namespace."""
-    with closing(QWorker(namespace, url=store_url)) as app:
-        yield app
 
 
 def bodies(app: QWorker) -> list[bytes]:

@@ -5,7 +5,6 @@ Each test is one of them; docs/stuck-flows.md has the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ from qworker.client import calls
 from qworker.client.plan import Plan
 from qworker.engine import calls as commands
 from qworker.testing import drain
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app without tasks, in its own namespace."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 class Sizes(Middleware):

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 from qworker import QWorker
 from qworker.consumer.shards import ShardWatch
 from qworker.wire.shards import Shards
 from tests.consumer.driving import redis_of
 from tests.timing import Clock
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app of nothing but queues."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 def test_a_change_is_said_once(app: QWorker) -> None:

@@ -5,15 +5,17 @@ Tests that ask for `spark` need Java; where there is none they are skipped with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from qworker.errors import JavaMissingError, SparkMissingError
+from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
 from qworker.pipeline.session import OF_COMMANDS, open_session
+from tests.pipeline.object_store import object_store
 from tests.servers import missing
 from tests.topologies.servers import Cluster, cluster
 
@@ -94,3 +96,16 @@ def spark(store_url: str) -> Iterator[SparkSession]:
         missing(str(error))
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["memory", "directory", "object store"])
+def lakes(request, tmp_path, monkeypatch) -> Iterator[Callable[[int], Lake | None]]:
+    """Makes places for worlds."""
+    if request.param != "object store":
+        in_memory = request.param == "memory"
+        yield lambda number: None if in_memory else Lake(tmp_path / f"lake{number}")
+        return
+    with object_store() as objects:
+        for name, value in objects.environment().items():
+            monkeypatch.setenv(name, value)
+        yield lambda number: Lake(objects.url(f"lake{number}"))

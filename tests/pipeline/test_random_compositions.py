@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -260,19 +259,6 @@ def named(result: Any) -> dict[str, set[str]]:
 
 def expected(worlds: list[World]) -> dict[str, set[str]]:
     return {kind: set().union(*(world.found[kind] for world in worlds)) for kind in KINDS}
-
-
-@pytest.fixture(params=["memory", "directory", "object store"])
-def lakes(request, tmp_path, monkeypatch) -> Iterator[Callable[[int], Lake | None]]:
-    """Makes places for worlds."""
-    if request.param != "object store":
-        in_memory = request.param == "memory"
-        yield lambda number: None if in_memory else Lake(tmp_path / f"lake{number}")
-        return
-    with object_store() as objects:
-        for name, value in objects.environment().items():
-            monkeypatch.setenv(name, value)
-        yield lambda number: Lake(objects.url(f"lake{number}"))
 
 
 def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, lakes, request):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import ends_of, reach, read_events
 from qworker.pipeline.source.offsets import Position, dump
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
-from tests.pipeline.object_store import object_store
 from tests.pipeline.test_audit import STORED
 
 pytestmark = [pytest.mark.slow, pytest.mark.wrongs, pytest.mark.timeout(1800)]
@@ -549,19 +548,6 @@ def check_increments(world: World, begun: dict[str, Any], then: dict[str, Any]) 
         if (false := begun[kind] - accounted(world)[kind]) and "roll_back" not in world.planted:
             wrong.append(f"{world.name} ({', '.join(world.planted)}): falsely {kind}: {false}")
     return wrong
-
-
-@pytest.fixture(params=["memory", "directory", "object store"])
-def lakes(request, tmp_path, monkeypatch) -> Iterator[Callable[[int], Lake | None]]:
-    """Makes places for worlds."""
-    if request.param != "object store":
-        in_memory = request.param == "memory"
-        yield lambda number: None if in_memory else Lake(tmp_path / f"lake{number}")
-        return
-    with object_store() as objects:
-        for name, value in objects.environment().items():
-            monkeypatch.setenv(name, value)
-        yield lambda number: Lake(objects.url(f"lake{number}"))
 
 
 def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, lakes, request):

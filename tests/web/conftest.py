@@ -104,6 +104,13 @@ class Document(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
+def text_of(browser: Browser, path: str, status: int = 200) -> str:
+    """Return the text of a page, which must have this status."""
+    answer = browser.get(path)
+    assert answer.status_code == status, answer.text
+    return Document(answer.text).text
+
+
 @pytest.fixture
 def shop(store_url: str, namespace: str) -> Iterator[Shop]:
     with Client(ConnectionFactory(store_url), give_up_s=20) as client:

@@ -12,13 +12,7 @@ from qworker.client.namespace.audit import read_deeds
 from qworker.testing import drain
 from qworker.web.application import Dashboard
 from tests.cli.conftest import Shop
-from tests.web.conftest import Browser, Document
-
-
-def text(browser: Browser, path: str, status: int = 200) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == status, answer.text
-    return Document(answer.text).text
+from tests.web.conftest import Browser, Document, text_of
 
 
 def start(shop: Shop, numbers: range, *, handled: bool = True) -> str:
@@ -46,7 +40,7 @@ def test_a_group_shows_how_its_calls_have_ended_and_what_it_waits_for(
 ) -> None:
     group_id = start(shop, range(3))
 
-    listed = text(browser, "/calls")
+    listed = text_of(browser, "/calls")
     assert re.search(rf"{re.escape(group_id)} blocked total in web 3 1 1 ", listed), listed
     page = browser.get(f"/calls/web/{group_id}").text
     assert "waits for 1 dead letter to be redriven" in page
@@ -77,9 +71,9 @@ def test_a_group_names_what_follows_and_is_abandoned_when_asked(
     """The callback's task; the question says how many calls it waits for. A second operator is told that it is over."""
     group_id = start(shop, range(3))
     browser, path = Browser(made()), f"/calls/web/{group_id}"
-    assert "total in web" in text(browser, path)
-    assert f"{group_id} blocked total in web 3 1 1" in text(browser, "/calls")
-    asked = text(browser, f"{path}/abandon")
+    assert "total in web" in text_of(browser, path)
+    assert f"{group_id} blocked total in web 3 1 1" in text_of(browser, "/calls")
+    asked = text_of(browser, f"{path}/abandon")
     assert "1 blocked group of web, which waits for 1 call: its callback is not sent" in asked
     assert "Abandon …" not in browser.get(f"{path}?embed=1").text
 
@@ -96,7 +90,7 @@ def test_a_group_names_what_follows_and_is_abandoned_when_asked(
 def test_a_group_is_cancelled_with_its_calls(browser: Browser, shop: Shop) -> None:
     """The question says so; calls that wait are deleted, and the trail counts them."""
     path = f"/calls/web/{start(shop, range(1, 4), handled=False)}"
-    assert "Waiting calls are deleted" in text(browser, f"{path}/cancel")
+    assert "Waiting calls are deleted" in text_of(browser, f"{path}/cancel")
     assert browser.post(f"{path}/cancel").status_code == 303
     [deed] = read_deeds(shop.client.execute, shop.namespace, count=1)
     assert (deed.verb, deed.outcome.partition(",")[0]) == (
@@ -125,13 +119,13 @@ def test_a_group_of_a_run_leads_to_it_and_back(browser: Browser, shop: Shop) -> 
     app.close()
 
     [group_id] = [one.id for one in shop.queue("web").calls()]
-    assert f"{group_id} running run halves-1 in web 2 2 0" in text(browser, "/calls")
+    assert f"{group_id} running run halves-1 in web 2 2 0" in text_of(browser, "/calls")
     page = browser.get(f"/calls/web/{group_id}").text
     assert 'href="/runs/web/halves-1"' in page
     assert "The run halves-1 continues" in page
     assert "Its callback" not in page
     assert f'href="/calls/web/{group_id}"' in browser.get("/runs/web/halves-1").text
-    asked = text(browser, f"/calls/web/{group_id}/abandon")
+    asked = text_of(browser, f"/calls/web/{group_id}/abandon")
     assert (
         "the run halves-1 continues, and its gather fails for the calls that have not ended"
         in asked
@@ -161,4 +155,4 @@ def test_an_unknown_group_has_a_page_that_says_so(browser: Browser, shop: Shop) 
         "/calls/emails/<b>",
     ):
         assert browser.get(path).status_code == 404, path
-    assert "No group waits" in text(browser, "/calls")
+    assert "No group waits" in text_of(browser, "/calls")

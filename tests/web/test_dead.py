@@ -21,16 +21,10 @@ from qworker.wire.codec import encode_call
 from tests.cli.conftest import Shop
 from tests.tables import each
 from tests.topologies.servers import until
-from tests.web.conftest import Browser, Document
+from tests.web.conftest import Browser, Document, text_of
 
 PAGE = "/queues/emails/dead"
 REFUSED = "ConnectionError: no answer from 10.0.0.{} port {} after 'req-{}'"
-
-
-def text(browser: Browser, path: str) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == 200, answer.text
-    return Document(answer.text).text
 
 
 def question(browser: Browser, verb: str, **query: str) -> dict[str, str]:
@@ -93,7 +87,7 @@ def test_dead_letters_are_grouped_by_their_error_and_found_by_the_url(
     )
     link = re.search(r'href="([^"]+fingerprint=[0-9a-f]{10})">ConnectionError', page)
     assert link is not None
-    assert "7 found" in text(browser, link[1])
+    assert "7 found" in text_of(browser, link[1])
     for query, number in (
         ("error=PORT 8003", 1),
         ("task=other", 1),
@@ -102,9 +96,9 @@ def test_dead_letters_are_grouped_by_their_error_and_found_by_the_url(
         ("older_than=1h", 0),
         ("error=nothing", 0),
     ):
-        assert f"{number} found" in text(browser, f"{PAGE}?{query}"), query
+        assert f"{number} found" in text_of(browser, f"{PAGE}?{query}"), query
     assert '/dead" aria-label="9 dead letters of emails"' in browser.get("/").text
-    assert "This queue has no dead letters" in text(browser, f"/queues/{empty(shop)}/dead")
+    assert "This queue has no dead letters" in text_of(browser, f"/queues/{empty(shop)}/dead")
 
 
 def empty(shop: Shop) -> str:
@@ -163,18 +157,18 @@ def test_twelve_new_ones_are_found_among_thousands(browser: Browser, shop: Shop)
 
     assert re.search("among the newest 5,[0-9]{3} searched", shown)
     assert shown.index("ValueError: new") < shown.index("OSError: disk full")
-    assert "12 found" in text(browser, f"{PAGE}?newer_than=1h")
-    assert "among" not in text(browser, f"{PAGE}?newer_than=1h")
+    assert "12 found" in text_of(browser, f"{PAGE}?newer_than=1h")
+    assert "among" not in text_of(browser, f"{PAGE}?newer_than=1h")
     deeper = re.search(r'href="([^"]+look_at=50000[^"]*)"', page)
     assert deeper is not None
-    assert "5,612 found" in text(browser, deeper[1])
+    assert "5,612 found" in text_of(browser, deeper[1])
     older = re.search(r'href="([^"]+)" rel="next"', browser.get(f"{PAGE}?error=disk").text)
     assert older is not None
     page = browser.get(older[1].replace("&amp;", "&")).text
     assert "/dead/5575-1" in page
     assert "/dead/5576-1" not in page
-    assert "59 found" in text(browser, f"{PAGE}?after=60-1")
-    assert "at least 12" not in text(browser, f"{PAGE}/redrive?newer_than=1h")
+    assert "59 found" in text_of(browser, f"{PAGE}?after=60-1")
+    assert "at least 12" not in text_of(browser, f"{PAGE}/redrive?newer_than=1h")
 
 
 def test_a_change_is_asked_for_with_its_number_and_done_at_a_rate(
@@ -191,7 +185,7 @@ def test_a_change_is_asked_for_with_its_number_and_done_at_a_rate(
     started = browser.post(f"{PAGE}/redrive", form)
 
     assert started.status_code == 303
-    assert "started at 1000/s: the question had counted 7" in text(
+    assert "started at 1000/s: the question had counted 7" in text_of(
         browser, started.headers["location"]
     )
     until(lambda: len(outcomes(shop)) == 2)
@@ -202,7 +196,7 @@ def test_a_change_is_asked_for_with_its_number_and_done_at_a_rate(
         "ValueError: later"
     ]
     assert shop.queue().inspect().ready == 7
-    assert "7 dead letters redriven; done" in text(browser, PAGE)
+    assert "7 dead letters redriven; done" in text_of(browser, PAGE)
     again = browser.post(f"{PAGE}/redrive", form)
     assert (again.status_code, "was started already" in again.text) == (400, True)
 
@@ -266,7 +260,7 @@ def test_a_drop_can_be_undone_until_it_begins(made: Callable[..., Dashboard], sh
         return Document(browser.get(answer.headers["location"]).text).text
 
     browser.post(f"{PAGE}/drop", question(browser, "drop", entry=first))
-    assert f"entry {first} by ada: nothing yet, begins in 1h00m" in text(browser, PAGE)
+    assert f"entry {first} by ada: nothing yet, begins in 1h00m" in text_of(browser, PAGE)
     refused = browser.post(f"{PAGE}/drop", {"entry": first})
     assert (refused.status_code, "was started already" in refused.text) == (400, True)
     assert "undone: nothing was dropped" in undo()
@@ -307,13 +301,13 @@ def test_a_dead_letter_of_any_shard_is_shown_and_changed(browser: Browser, shop:
     dead = shop.queue().dead(100)
     assert {one.entry.shard for one in dead} > {0}
     browser.application.sampler.refresh("emails")
-    assert f"{len(dead)} found" in text(browser, PAGE)
+    assert f"{len(dead)} found" in text_of(browser, PAGE)
     elsewhere = next(one for one in dead if one.entry.shard)
     ref = shop.queue().ref
     for behind, last in enumerate(sorted(one.entry for one in dead)):
         page = newest(ref, DeadFilter(), most_read=1000, after=last)
         assert len(shop.client.run(page).found) == behind
-    assert elsewhere.message.id in text(browser, f"{PAGE}/{elsewhere.entry_id}")
+    assert elsewhere.message.id in text_of(browser, f"{PAGE}/{elsewhere.entry_id}")
     browser.application._jobs.undo_s = 0.0
     browser.post(f"{PAGE}/drop", question(browser, "drop", entry=elsewhere.entry_id))
     until(lambda: outcomes(shop)[-1].endswith("1 dead letter dropped; done"))
@@ -347,15 +341,15 @@ def test_a_body_is_shown_through_the_hook_of_the_application(
     pay, array, binary, plain = (one.entry_id for one in queue.dead(4))
     browser, bare = Browser(made(redact=redact)), Browser(made())
 
-    shown = text(browser, f"{PAGE}/{pay}")
+    shown = text_of(browser, f"{PAGE}/{pay}")
     assert '"card": "hidden"' in shown
     assert "4111" not in shown
     assert "cut: these are 16,384 characters of 19.6 KiB. All of it: " in shown
     assert f"qworker dead show emails {pay} --json" in shown
-    assert "not shown: the redaction hook has failed" in text(browser, f"{PAGE}/{array}")
-    assert "4111" in text(bare, f"{PAGE}/{pay}")
-    assert "800 B of binary data, cut at 512 bytes" in text(bare, f"{PAGE}/{binary}")
-    assert "plain text" in text(bare, f"{PAGE}/{plain}")
+    assert "not shown: the redaction hook has failed" in text_of(browser, f"{PAGE}/{array}")
+    assert "4111" in text_of(bare, f"{PAGE}/{pay}")
+    assert "800 B of binary data, cut at 512 bytes" in text_of(bare, f"{PAGE}/{binary}")
+    assert "plain text" in text_of(bare, f"{PAGE}/{plain}")
 
 
 def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], shop: Shop) -> None:
@@ -372,7 +366,7 @@ def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], sh
     edited = {"task": "send_email", "args": ["grace@example.org"], "kwargs": {}}
     moved = browser.post(f"{PAGE}/edit", {"entry": first, "body": json.dumps(edited)})
     assert moved.status_code == 303
-    assert "grace@example.org" in text(browser, moved.headers["location"])
+    assert "grace@example.org" in text_of(browser, moved.headers["location"])
     other = {"entry": first, "body": json.dumps({**edited, "args": []})}
     assert browser.post(f"{PAGE}/edit", other).status_code == 400
     again = {"entry": second, "body": json.dumps(edited), "redrive": "1"}
@@ -382,7 +376,7 @@ def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], sh
     assert (shop.queue().inspect().dead, len(outcomes(shop))) == (1, 7)
     [left] = shop.queue().dead(1)
     hides = Browser(made(redact=lambda task, body: "hidden"))
-    page = text(hides, f"{PAGE}/edit?entry={left.entry_id}")
+    page = text_of(hides, f"{PAGE}/edit?entry={left.entry_id}")
     assert "the redaction hook hides a part of its body here" in page
     assert "grace@example.org" not in page
     form = {"entry": str(left.entry_id), "body": json.dumps(edited)}
@@ -391,7 +385,7 @@ def test_a_dead_letter_is_edited_and_redriven(made: Callable[..., Dashboard], sh
     shop.queue().send_many([encode_call("send_email", ["x" * 20_000], {})])
     for message in shop.queue().receive(2):
         shop.queue().bury(message, error="x")
-    assert "too long for a form" in text(
+    assert "too long for a form" in text_of(
         browser, f"{PAGE}/edit?entry={shop.queue().dead(9)[-1].entry_id}"
     )
     assert browser.get(f"{PAGE}/edit?entry=1-1").status_code == 404

@@ -6,15 +6,9 @@ import pytest
 
 from qworker.client.namespace.audit import read_deeds
 from tests.cli.conftest import Shop
-from tests.web.conftest import Browser, Document
+from tests.web.conftest import Browser, text_of
 
 PAGE = "/queues/emails/groups"
-
-
-def text(browser: Browser, path: str, status: int = 200) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == status, answer.text
-    return Document(answer.text).text
 
 
 def test_the_largest_groups_come_first_with_what_each_waits_for(
@@ -30,14 +24,16 @@ def test_the_largest_groups_come_first_with_what_each_waits_for(
     queue.receive(3)
     assert queue.receive(3) == []
 
-    page = text(browser, PAGE)
+    page = text_of(browser, PAGE)
 
     assert page.index("acme/ann") < page.index("slow") < page.index("calm (ordered)")
     assert "acme/ann 4 1 1 one of its 1 running" in page
     assert "slow 2 1 – its rate," in page
     assert "calm (ordered) 0 1 1 –" in page
-    assert "group acme/ann" in text(browser, f"/queues/emails/messages/{acme[-1]}")
-    assert "No message waits or runs in a group" in text(browser, f"/queues/{other(shop)}/groups")
+    assert "group acme/ann" in text_of(browser, f"/queues/emails/messages/{acme[-1]}")
+    assert "No message waits or runs in a group" in text_of(
+        browser, f"/queues/{other(shop)}/groups"
+    )
 
 
 def other(shop: Shop) -> str:
@@ -53,7 +49,7 @@ def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, sho
     form |= {"weight": "2.5", "max_waiting": ""}
     moved = browser.post(f"{PAGE}/set", form)
     assert moved.status_code == 303
-    assert "crm/* 5 100/s 7 2.5 –" in text(browser, moved.headers["location"])
+    assert "crm/* 5 100/s 7 2.5 –" in text_of(browser, moved.headers["location"])
     assert browser.post(f"{PAGE}/set", {"name": "crm/*", "rate": "0"}).status_code == 303
     assert shop.queue().limits()["crm/*"].words == "c=5 w=2.5"
     for wrong in (
@@ -67,9 +63,11 @@ def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, sho
         {"name": "a", "burst": "5"},
     ):
         assert browser.post(f"{PAGE}/set", wrong).status_code == 400, wrong
-    assert "1 name of emails: concurrency 5, weight 2.5." in text(browser, f"{PAGE}/rm?name=crm/*")
+    assert "1 name of emails: concurrency 5, weight 2.5." in text_of(
+        browser, f"{PAGE}/rm?name=crm/*"
+    )
     assert browser.post(f"{PAGE}/rm", {"name": "crm/*"}).status_code == 303
-    assert "No such limit" in text(browser, f"{PAGE}/rm?name=crm/*", 404)
+    assert "No such limit" in text_of(browser, f"{PAGE}/rm?name=crm/*", 404)
     assert shop.queue().limits() == {}
     verbs = [deed.verb for deed in read_deeds(shop.client.execute, shop.namespace)]
     assert verbs[0] == "limit rm"

@@ -16,15 +16,9 @@ from qworker.client.namespace.audit import read_deeds
 from qworker.testing import drain
 from qworker.web.application import Dashboard
 from tests.cli.conftest import Shop
-from tests.web.conftest import Browser, Document
+from tests.web.conftest import Browser, Document, text_of
 
 PAGE = "/queues/emails/messages"
-
-
-def text(browser: Browser, path: str, status: int = 200) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == status, answer.text
-    return Document(answer.text).text
 
 
 def listed(browser: Browser, query: str) -> list[str]:
@@ -70,7 +64,7 @@ def test_messages_are_found_by_state_id_task_and_body(
     assert listed(browser, f"text={quote('zürich')}") == [spread["ready"]]
     assert listed(browser, "task=REPO") == [spread["ready"]]
     assert listed(browser, f"task=report&id={spread['held']}") == []
-    assert "0 found among 5 messages searched" in text(browser, f"{PAGE}?text=nothing")
+    assert "0 found among 5 messages searched" in text_of(browser, f"{PAGE}?text=nothing")
     for nonsense in ("state=__class__", "look_at=x", "state="):
         assert len(listed(browser, nonsense)) == 5
     assert browser.get(f"{PAGE}?cursor=x").status_code == 400
@@ -90,14 +84,14 @@ def test_a_search_looks_at_a_bounded_number_and_goes_further_if_asked(
     assert "0 found among 5,000 messages searched; the queue has 6,000" in Document(page.text).text
     further = re.search(r'href="([^"]+look_at=50000)"', page.text)
     assert further is not None
-    assert oldest in text(browser, further[1].replace("&amp;", "&"))
+    assert oldest in text_of(browser, further[1].replace("&amp;", "&"))
     first = browser.get(PAGE).text
     following = re.search(r'href="([^"]+)" rel="next"', first)
     assert following is not None
     ids = re.findall(r"messages/([\w.-]+)\?state", first)
     more = re.findall(r"messages/([\w.-]+)\?state", browser.get(following[1]).text)
     assert (len(ids), len(more), set(ids) & set(more)) == (50, 50, set())
-    shown = text(browser, f"{PAGE}/{oldest}")
+    shown = text_of(browser, f"{PAGE}/{oldest}")
     assert "is not in the queue" not in shown
     assert "waits to be received" in shown
 
@@ -130,7 +124,7 @@ def test_the_life_of_a_message_is_told_from_the_journal(browser: Browser, shop: 
     shop.queue().create(journal="all")
     message_id = flaky.send(7)
     drain(app, errors="collect")
-    page = text(browser, f"{PAGE}/{message_id}")
+    page = text_of(browser, f"{PAGE}/{message_id}")
     app.close()
 
     assert "done It has ended" in page
@@ -152,20 +146,20 @@ def test_a_page_says_where_the_journal_is_off(
 ) -> None:
     """Where it is now, its header and its body are there anyway, and how to record what comes."""
     for state, message_id in spread.items():
-        page = text(browser, f"{PAGE}/{message_id}")
+        page = text_of(browser, f"{PAGE}/{message_id}")
         assert "The journal of this queue is off" in page
         assert "qworker queue set emails journal=all" in page
         assert state in page
-    assert "is being handled; requeued" in text(browser, f"{PAGE}/{spread['unacked']}")
-    assert "becomes ready" in text(browser, f"{PAGE}/{spread['delayed']}")
-    assert "waits until it is enqueued" in text(browser, f"{PAGE}/{spread['held']}")
+    assert "is being handled; requeued" in text_of(browser, f"{PAGE}/{spread['unacked']}")
+    assert "becomes ready" in text_of(browser, f"{PAGE}/{spread['delayed']}")
+    assert "waits until it is enqueued" in text_of(browser, f"{PAGE}/{spread['held']}")
     assert f'dead?id={spread["dead"]}"' in browser.get(f"{PAGE}/{spread['dead']}").text
-    assert "1 found" in text(browser, f"/queues/emails/dead?id={spread['dead']}")
+    assert "1 found" in text_of(browser, f"/queues/emails/dead?id={spread['dead']}")
     shop.queue().change(journal="outcomes")
     later = shop.send("emails", 1)[0]
     shop.queue().delete(later)
-    assert "Cancelled" in text(browser, f"{PAGE}/{later}")
-    assert "sends and deliveries are not recorded" in text(browser, f"{PAGE}/{spread['ready']}")
+    assert "Cancelled" in text_of(browser, f"{PAGE}/{later}")
+    assert "sends and deliveries are not recorded" in text_of(browser, f"{PAGE}/{spread['ready']}")
 
 
 @pytest.mark.bad_input("dashboard: ids that do not exist or cannot")
@@ -189,9 +183,9 @@ def test_a_message_is_found_by_its_id_or_receipt_in_any_queue(browser: Browser, 
         answer = browser.get(f"/find?id={quote(wanted)}")
         assert answer.status_code == 303
         assert answer.headers["location"] == f"{PAGE}/{message_id}?state=unacked"
-    assert "No queue has it among the 2 messages" in text(browser, "/find?id=nothing")
-    assert "No queue has a delivery with this receipt" in text(browser, "/find?id=nothing:1")
-    assert "neither an id nor a receipt" in text(browser, f"/find?id={quote('<b>')}")
+    assert "No queue has it among the 2 messages" in text_of(browser, "/find?id=nothing")
+    assert "No queue has a delivery with this receipt" in text_of(browser, "/find?id=nothing:1")
+    assert "neither an id nor a receipt" in text_of(browser, f"/find?id={quote('<b>')}")
 
 
 def test_a_search_of_all_queues_ends_in_time(
@@ -203,9 +197,9 @@ def test_a_search_of_all_queues_ends_in_time(
     for message_id in (ids[0], ids[20], ids[-1]):
         answer = browser.get(f"/find?id={message_id}")
         assert (answer.status_code, message_id in answer.headers["location"]) == (303, True)
-    assert "among the 45 messages searched" in text(browser, "/find?id=nothing")
+    assert "among the 45 messages searched" in text_of(browser, "/find?id=nothing")
     monkeypatch.setattr("qworker.web.pages.messages._FIND_S", 0.0)
-    assert "1 queue was not read to the end" in text(browser, "/find?id=nothing")
+    assert "1 queue was not read to the end" in text_of(browser, "/find?id=nothing")
 
 
 def test_a_handler_that_runs_leads_to_its_message_and_back(browser: Browser, shop: Shop) -> None:
@@ -214,7 +208,7 @@ def test_a_handler_that_runs_leads_to_its_message_and_back(browser: Browser, sho
     running = [{"task": "send_email", "id": str(message.receipt), "seconds": 200.0}]
     shop.add_worker(children=[{"pid": 77, "state": "running", "running": running}])
 
-    page = text(browser, f"{PAGE}/{message_id}?state=unacked")
+    page = text_of(browser, f"{PAGE}/{message_id}?state=unacked")
 
     assert "send_email has been running for 3m20s in web-1-a , pid 77" in page
 
@@ -228,7 +222,7 @@ def test_the_verbs_of_a_message_do_what_the_command_line_does(
     assert browser.post(f"{PAGE}/{ready}/hold").status_code == 303
     assert queue.show(ready).state == "held"
     moved = browser.post(f"{PAGE}/{ready}/enqueue").headers["location"]
-    assert "enqueued: it is the last of the ready messages" in text(browser, moved)
+    assert "enqueued: it is the last of the ready messages" in text_of(browser, moved)
     assert queue.show(ready).state == "ready"
     assert browser.post(f"{PAGE}/{ready}/enqueue").status_code == 400
 
@@ -238,7 +232,7 @@ def test_the_verbs_of_a_message_do_what_the_command_line_does(
     assert browser.post(f"{PAGE}/{ready}/cancel").status_code == 303
     assert queue.show(ready) is None
     assert browser.post(f"{PAGE}/{spread['unacked']}/cancel").status_code == 303
-    assert "This cannot be undone" in text(browser, f"{PAGE}/{spread['dead']}/delete")
+    assert "This cannot be undone" in text_of(browser, f"{PAGE}/{spread['dead']}/delete")
     assert browser.post(f"{PAGE}/{spread['dead']}/delete").status_code == 303
     assert queue.inspect().dead == 0
     assert browser.post(f"{PAGE}/{spread['delayed']}/cancel", {"how": "gently"}).status_code == 400
@@ -344,10 +338,10 @@ def test_a_large_body_is_written_as_far_as_it_is_shown(
     parts = [Part()] * 100_000
     message_id = shop.queue().send({"text": "x"})
     browser = Browser(made(redact=lambda task, content: parts))
-    assert '[ "part", "part",' in text(browser, PAGE)
+    assert '[ "part", "part",' in text_of(browser, PAGE)
     assert 10 < len(written) < 100
     written.clear()
-    shown = text(browser, f"{PAGE}/{message_id}?state=ready")
+    shown = text_of(browser, f"{PAGE}/{message_id}?state=ready")
     assert "cut: these are 16,384 characters" in shown
     assert f"qworker message show {message_id} --queue emails --json" in shown
     assert 1000 < len(written) < 3000
@@ -356,6 +350,6 @@ def test_a_large_body_is_written_as_far_as_it_is_shown(
 def test_a_whole_body_has_no_hint(made: Callable[..., Dashboard], shop: Shop) -> None:
     """What is shown whole needs no command."""
     message_id = shop.queue().send({"text": "short"})
-    shown = text(Browser(made()), f"{PAGE}/{message_id}?state=ready")
+    shown = text_of(Browser(made()), f"{PAGE}/{message_id}?state=ready")
     assert '"text": "short"' in shown
     assert "All of it" not in shown

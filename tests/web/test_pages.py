@@ -14,18 +14,12 @@ from qworker.client.namespace.audit import Deed, record_deed
 from qworker.web.application import Dashboard
 from qworker.web.render import ASSETS
 from tests.cli.conftest import Shop
-from tests.web.conftest import PATHS, Browser, Document
+from tests.web.conftest import PATHS, Browser, Document, text_of
 
 #: Pages with a question, which do not change.
 ASKING = [path for path in PATHS if path.endswith(("/redrive", "/drop", "/messages", "/find"))]
 #: Markup, attributes, entities, a bidirectional override, a control character, a script of templates.
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(1)>&amp;\u202e\x1b[31m{{ 7*7 }}"
-
-
-def text(browser: Browser, path: str) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == 200, answer.text
-    return Document(answer.text).text
 
 
 def rows(browser: Browser, path: str) -> list[str]:
@@ -43,7 +37,7 @@ def test_the_overview_says_what_needs_a_person_and_the_verb_that_mends_it(
     shop.queue("calm").pause("out")
     shop.break_queue("broken")
 
-    page = text(browser, "/")
+    page = text_of(browser, "/")
 
     assert "none is alive: delayed and timed-out messages stay" in page
     assert "qworker queue resume calm" in page
@@ -56,8 +50,8 @@ def test_the_overview_says_what_needs_a_person_and_the_verb_that_mends_it(
 
 def test_a_namespace_without_queues_says_how_one_is_made(browser: Browser) -> None:
     for path in ("/", "/queues"):
-        assert "qworker send QUEUE BODY" in text(browser, path)
-    assert "No changes have been made" in text(browser, "/audit")
+        assert "qworker send QUEUE BODY" in text_of(browser, path)
+    assert "No changes have been made" in text_of(browser, "/audit")
 
 
 def test_queues_are_found_sorted_and_paged_by_the_url(browser: Browser, shop: Shop) -> None:
@@ -79,7 +73,7 @@ def test_queues_are_found_sorted_and_paged_by_the_url(browser: Browser, shop: Sh
     following = Document(browser.get("/queues?q=bulk&sort=name&page=2").text)
     links = [link["href"] for link in following.all("a") if link.get("rel")]
     assert links == ["/queues?q=bulk&sort=name&page=1", "/queues?q=bulk&sort=name&page=3"]
-    assert "No queue has a matching name" in text(browser, "/queues?q=nope")
+    assert "No queue has a matching name" in text_of(browser, "/queues?q=nope")
 
 
 def test_a_queue_shows_places_counters_attributes_and_workers(browser: Browser, shop: Shop) -> None:
@@ -90,7 +84,7 @@ def test_a_queue_shows_places_counters_attributes_and_workers(browser: Browser, 
     shop.bury("ValueError: x", name="emails")
     shop.add_worker()
 
-    page = text(browser, "/queues/emails")
+    page = text_of(browser, "/queues/emails")
 
     for part in (
         "Ready 2 the oldest",
@@ -113,7 +107,7 @@ def test_an_action_is_confirmed_by_its_entry_in_the_audit_trail(
     shop.send()
 
     paused = browser.post("/queues/emails/pause", {"direction": "out"})
-    shown = text(browser, paused.headers["location"])
+    shown = text_of(browser, paused.headers["location"])
 
     assert "queue pause emails : paused out: nothing is delivered by ada" in shown
     assert "Resume receiving" in shown
@@ -122,7 +116,7 @@ def test_an_action_is_confirmed_by_its_entry_in_the_audit_trail(
     assert shop.queue().inspect().paused == "all"
     browser.post("/queues/emails/resume", {"direction": "out"})
     assert shop.queue().inspect().paused == "in"
-    trail = text(browser, "/audit")
+    trail = text_of(browser, "/audit")
     assert trail.index("queue resume emails paused in") < trail.index(
         "queue pause emails paused out"
     )
@@ -199,11 +193,11 @@ def test_a_shard_that_cannot_be_read_hides_no_other(browser: Browser, shop: Shop
     shop.send("emails", 5)
     shop.ask("SET", shop.keys("emails/1").delayed, "x")
 
-    page = text(browser, "/queues/emails")
+    page = text_of(browser, "/queues/emails")
 
     assert "partly unread" in page
     assert "A shard cannot be read: emails/1" in page
-    assert "partly unread" in text(browser, "/")
+    assert "partly unread" in text_of(browser, "/")
 
 
 @pytest.mark.bad_input("dashboard: queues that do not exist, paths outside of it")
@@ -240,7 +234,7 @@ def test_a_key_that_a_stranger_broke_hides_nothing_else(
         "/calls",
     ):
         assert browser.get(path).status_code == 200, path
-    page = text(browser, "/health")
+    page = text_of(browser, "/health")
     assert not check or f"{check} problem" in page, page
     assert not check or key in page
     advice = "qworker fsck broken --repair" if part == "meta" else "RENAME or DEL it in redis-cli"
@@ -345,9 +339,9 @@ def test_a_file_is_kept_for_ever_under_its_own_name_only(browser: Browser) -> No
 def test_rates_and_sparklines_come_with_the_second_reading(browser: Browser, shop: Shop) -> None:
     """Before it the figures are unknown, not zero."""
     shop.send("emails", 1)
-    assert "Sent –" in text(browser, "/")
+    assert "Sent –" in text_of(browser, "/")
     shop.send("emails", 50)
 
     browser.application.sampler.refresh("emails")
 
-    assert re.search(r"Sent [1-9]", text(browser, "/"))
+    assert re.search(r"Sent [1-9]", text_of(browser, "/"))

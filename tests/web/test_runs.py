@@ -24,13 +24,7 @@ from tests import servers
 from tests.cli.conftest import Shop
 from tests.ports import free_port
 from tests.topologies.servers import until
-from tests.web.conftest import Browser, Document
-
-
-def text(browser: Browser, path: str, status: int = 200) -> str:
-    answer = browser.get(path)
-    assert answer.status_code == status, answer.text
-    return Document(answer.text).text
+from tests.web.conftest import Browser, text_of
 
 
 class Orders:
@@ -78,7 +72,7 @@ def test_a_run_is_shown_with_how_far_its_loops_have_come(browser: Browser, order
     sweep.options(id="s-1").start()
     orders.work_on()
 
-    assert "each rows: 1,200" in text(browser, "/runs/orders/s-1")
+    assert "each rows: 1,200" in text_of(browser, "/runs/orders/s-1")
 
 
 def test_runs_are_listed_by_state_with_what_they_wait_for(browser: Browser, orders: Orders) -> None:
@@ -88,7 +82,7 @@ def test_runs_are_listed_by_state_with_what_they_wait_for(browser: Browser, orde
     orders.order.handle("a-2").signal("yes", name="approval")
     orders.work_on()
 
-    page = text(browser, "/runs")
+    page = text_of(browser, "/runs")
 
     assert "all 2" in page
     assert re.search(r"a-1 waiting order orders \S+ ago signal approval", page)
@@ -110,13 +104,13 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
     browser = Browser(made())
     orders.start("a-1")
 
-    page = text(browser, "/runs/orders/a-1")
+    page = text_of(browser, "/runs/orders/a-1")
     assert page.index("Started") < page.index("charge") < page.index("Now waiting")
     assert "signal approval" in page
     assert '{ "secret": "a-1" }' in page
     hides = Browser(made(redact=lambda task, value: f"hidden {task}"))
-    assert "a-1 }" not in text(hides, "/runs/orders/a-1").replace('"', "")
-    assert "hidden order" in text(hides, "/runs/orders/a-1")
+    assert "a-1 }" not in text_of(hides, "/runs/orders/a-1").replace('"', "")
+    assert "hidden order" in text_of(hides, "/runs/orders/a-1")
     for name, value, status in (
         ("approval", "{", 400),
         ("", "1", 400),
@@ -128,27 +122,27 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
         assert browser.post("/runs/orders/a-1/signal", form).status_code == status, name
     orders.fails = True
     orders.work_on()
-    assert "Why it is dead" in text(browser, "/runs/orders/a-1")
+    assert "Why it is dead" in text_of(browser, "/runs/orders/a-1")
     with pytest.MonkeyPatch.context() as patch:
         # In a queue that is too long to search its result says so.
         patch.setattr("qworker.web.pages.run._SEARCHED", 0)
-        assert "Redrive: continue after the last step" in text(browser, "/runs/orders/a-1")
+        assert "Redrive: continue after the last step" in text_of(browser, "/runs/orders/a-1")
     orders.fails = False
     assert browser.post("/runs/orders/a-1/redrive").status_code == 303
     assert browser.post("/runs/orders/a-1/redrive").status_code == 400
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("qworker.web.pages.run._SEARCHED", 0)
-        assert "Now active" in text(browser, "/runs/orders/a-1")
+        assert "Now active" in text_of(browser, "/runs/orders/a-1")
     orders.work_on()
-    page = text(browser, "/runs/orders/a-1")
+    page = text_of(browser, "/runs/orders/a-1")
     assert page.index("Signal approval") < page.index("ship")
     assert "Result a-1 yes" in page
-    hidden = text(hides, "/runs/orders/a-1")
+    hidden = text_of(hides, "/runs/orders/a-1")
     assert "its task is no longer known" in hidden
     assert "a-1 yes" not in hidden
 
     orders.start("a-2")
-    assert "1 waiting run of orders, order." in text(browser, "/runs/orders/a-2/cancel")
+    assert "1 waiting run of orders, order." in text_of(browser, "/runs/orders/a-2/cancel")
     assert browser.post("/runs/orders/a-2/cancel").status_code == 303
     assert browser.get("/runs/orders/a-2/cancel").status_code == 404
     verbs = [deed.verb for deed in read_deeds(shop.client.execute, shop.namespace)]
@@ -191,23 +185,23 @@ def test_schedules_show_their_next_slots_and_are_paused_run_and_removed(
         report.schedule(name, f"0 {hour} * * *", 7)
     app.close()
 
-    page = text(browser, "/schedules")
+    page = text_of(browser, "/schedules")
     assert "No reaper is alive: nothing fires." in page
     assert re.search(
         r"hourly report to emails fires .* in \S+ \S+ \S+:00:00 \S+ then in \S+ , in \S+ never",
         page,
     )
     assert page.index("hourly") < page.index("daily")
-    assert "1 of 2 schedules" in text(browser, "/schedules?q=DAILY")
-    assert "All 2 schedules" in text(browser, "/schedules?q=nope")
+    assert "1 of 2 schedules" in text_of(browser, "/schedules?q=DAILY")
+    assert "All 2 schedules" in text_of(browser, "/schedules?q=nope")
     daily = {"queue": "emails", "name": "daily"}
     assert browser.post("/schedules/pause", daily).status_code == 303
-    page = text(browser, "/schedules")
+    page = text_of(browser, "/schedules")
     assert page.index("daily report to emails paused") < page.index("hourly")
     assert browser.post("/schedules/run", daily).status_code == 303
     assert shop.queue().inspect().ready == 1
     assert browser.post("/schedules/resume", daily).status_code == 303
-    assert "1 schedule of emails, which sends report" in text(
+    assert "1 schedule of emails, which sends report" in text_of(
         browser, "/schedules/rm?queue=emails&name=daily"
     )
     assert browser.post("/schedules/rm", daily).status_code == 303
@@ -218,7 +212,7 @@ def test_schedules_show_their_next_slots_and_are_paused_run_and_removed(
 
 
 def test_the_page_of_losses_names_each_fault(browser: Browser, shop: Shop) -> None:
-    page = text(browser, "/durability")
+    page = text_of(browser, "/durability")
     for part in ("A worker is killed", "Its machine loses power", "A replica takes over"):
         assert part in page, part
     assert "Settings to change" in page or "durable" in page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,14 +22,6 @@ from tests.topologies.servers import CLUSTERED
 
 QUEUES = 300
 pytestmark = pytest.mark.skipif(CLUSTERED, reason="a Cluster has a doorbell per slot, or none")
-
-
-@pytest.fixture
-def app(store_url: str, namespace: str) -> Iterator[QWorker]:
-    """An app of nothing but its queues."""
-    app = QWorker(namespace, url=store_url)
-    yield app
-    app.close()
 
 
 def names(app: QWorker, started: list[str], over: threading.Event | None = None) -> Sequence[str]:
