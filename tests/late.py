@@ -6,6 +6,9 @@ reports are those of the tests. A file is run by one process; the larger ones be
 
 For runs of quick tests: `-m 'not slow'`, and what else is left out, by `and not …`. Other runs need to know each test
 before the first, to choose some or to put them in order. A conftest takes in the two hooks.
+
+No public hook lets a test stand for others: this uses that pytest-xdist reads `session.items` and that pytest finds the
+ends of fixtures in `listchain`. With versions that have not been tried the run collects as usual.
 """
 
 from __future__ import annotations
@@ -14,16 +17,21 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
-from _pytest.nodes import Node
 
-__all__ = ["LateFile", "collecting", "largest_first", "quick", "wanted"]
+if TYPE_CHECKING:
+    from _pytest.nodes import Node
+
+__all__ = ["TRIED", "LateFile", "collecting", "largest_first", "quick", "wanted"]
 
 _LEFT_OUT: Final = "not slow"
+#: The versions with which this was tried, by their beginnings.
+TRIED: Final = {"pytest": ("9.1.",), "pytest-xdist": ("3.8.",)}
 
 
 def quick(config: pytest.Config) -> bool:
@@ -32,7 +40,7 @@ def quick(config: pytest.Config) -> bool:
 
 
 def wanted(config: pytest.Config) -> bool:
-    """Whether several processes collect late: a run that leaves tests out, and chooses none."""
+    """Whether several processes collect late: a run that leaves tests out, and chooses none, in versions tried."""
     words = config.option.markexpr.split(" and ")
     return (
         quick(config)
@@ -40,6 +48,7 @@ def wanted(config: pytest.Config) -> bool:
         and not config.option.keyword
         and not any(".py" in argument for argument in config.args)
         and (hasattr(config, "workerinput") or bool(config.getoption("tx", None)))
+        and all(version(name).startswith(begins) for name, begins in TRIED.items())
     )
 
 

@@ -34,18 +34,24 @@ class TestOfClass:
 }
 
 
+def run(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, hooks: str, files: dict[str, str]
+) -> pytest.RunResult:
+    """Run the quick tests of files in two processes."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makeini("[pytest]\nmarkers =\n    slow: x\naddopts = --dist loadgroup")
+    pytester.makeconftest(hooks)
+    pytester.makepyfile(**{name: SAYS + text for name, text in files.items()})
+    words = ("-p", "xdist", "-n", "2", "-m", "not slow", "-rA")
+    return pytester.run(sys.executable, "-m", "pytest", *words)
+
+
 def test_each_file_is_imported_once_and_each_test_reported(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where nothing in a file is quick, and where a file fails or skips as it is imported."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeini("[pytest]\nmarkers =\n    slow: x\naddopts = --dist loadgroup")
-    pytester.makeconftest(HOOKS)
-    pytester.makepyfile(**{name: SAYS + text for name, text in TESTS.items()})
-
-    words = ("-p", "xdist", "-n", "2", "-m", "not slow", "-rA")
-    ran = pytester.run(sys.executable, "-m", "pytest", *words)
+    ran = run(pytester, monkeypatch, HOOKS, TESTS)
 
     assert ran.parseoutcomes() == {"passed": 7, "failed": 1, "errors": 1, "skipped": 1}
     ran.stdout.fnmatch_lines_random(
@@ -57,3 +63,16 @@ def test_each_file_is_imported_once_and_each_test_reported(
     )
     imported = (pytester.path / "imports").read_text().splitlines()
     assert sorted(imported) == sorted(Path(name).name for name in TESTS)
+
+
+@pytest.mark.parametrize("package", ["pytest", "pytest-xdist"])
+def test_with_a_version_that_was_not_tried_each_process_collects_all(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    """Collection as usual needs nothing of how the two work inside, and every test is reported all the same."""
+    hooks = f"{HOOKS}\nfrom tests.late import TRIED\nTRIED[{package!r}] = ('1.',)"
+    files = {name: text for name, text in TESTS.items() if name != "test_broken"}
+    ran = run(pytester, monkeypatch, hooks, files)
+    assert ran.parseoutcomes() == {"passed": 7, "failed": 1, "skipped": 1}
+    imported = (pytester.path / "imports").read_text().splitlines()
+    assert sorted(imported) == sorted(2 * [Path(name).name for name in files])
