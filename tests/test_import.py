@@ -10,7 +10,7 @@ import pytest
 
 import qworker
 from qworker import errors
-from qworker.cli.framework.importing import uncollected
+from qworker.cli.framework.quick_imports import uncollected
 from tests.tables import each
 
 #: The slowest imports, which listing names, printing help and starting pytest do not need.

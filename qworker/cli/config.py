@@ -37,7 +37,7 @@ def show(session: Session) -> Output:
     A flag overrides QWORKER_<OPTION> in the environment, which overrides qworker.toml or [tool.qworker] of
     pyproject.toml in the current directory, which overrides the default.
     """
-    from qworker.cli.framework.options import OPTION_CLASSES
+    from qworker.cli.framework.option_classes import OPTION_CLASSES
     from qworker.config.fields import kinds_of
 
     rows = [

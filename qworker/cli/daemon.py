@@ -8,7 +8,7 @@ import click
 
 from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.flags import flags_of
-from qworker.cli.framework.importing import uncollected
+from qworker.cli.framework.quick_imports import uncollected
 from qworker.daemon.options import DaemonOptions
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from qworker.cli.framework.commands import (
     queue_option,
     yes_option,
 )
-from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Fields, Note, Output, Table
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qworker.cli.framework.commands import CommandGroup, json_option
-from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Output, Table
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import Cell, Column, note
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ __all__ = ["check_unknown"]
 
 #: Messages that are read per queue or shard: a sample of those that come back soonest.
 _SAMPLE: Final = 20
-#: None of them pauses for longer, see `qworker.consumer.child.handlers.elsewhere`.
+#: None of them pauses for longer, see `qworker.consumer.child.handlers.unrunnable`.
 _SOON_MS: Final = 330_000
 #: Name of the task of a message that cannot be decrypted here.
 _ENCRYPTED: Final = "(encrypted)"

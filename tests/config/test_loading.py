@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker.cli.framework.options import OPTION_CLASSES
+from qworker.cli.framework.option_classes import OPTION_CLASSES
 from qworker.config.files import ConfigFile
 from qworker.config.loading import Setting, check_keys, load
 from qworker.consumer.options import RunOptions

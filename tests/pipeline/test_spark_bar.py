@@ -12,7 +12,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from qworker.cli.main import cli
-from qworker.cli.spark.tasks import tasks_of, watched
+from qworker.cli.spark.progress_bar import tasks_of, watched
 from qworker.pipeline.jobs.lake import Lake
 from tests.pipeline.forging import Journal, store
 

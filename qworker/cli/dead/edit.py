@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Output
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import note
 from qworker.errors import InvalidBodyError, InvalidError, InvalidOptionError
 from qworker.wire.codec import decode, decode_call, encode

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.cli.framework.near import did_you_mean
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
 from qworker.client.dead.fingerprint import error_line, fingerprint

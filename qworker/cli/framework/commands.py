@@ -14,9 +14,9 @@ from typing import Any, Final
 import click
 
 from qworker.cli.framework.context import Session
-from qworker.cli.framework.importing import uncollected
 from qworker.cli.framework.output import printing
 from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.quick_imports import uncollected
 
 __all__ = [
     "CommandGroup",

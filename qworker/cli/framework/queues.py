@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from qworker.cli.framework.near import did_you_mean, nearest
 from qworker.cli.framework.settings import Settings
+from qworker.cli.framework.suggestions import did_you_mean, nearest
 from qworker.cli.framework.terminal import note
 
 if TYPE_CHECKING:

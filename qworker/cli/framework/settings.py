@@ -58,7 +58,7 @@ class Settings:
             note(f"warning: {warning}")
         if file.values:
             # Imported here: the options of everything, which most command lines do without.
-            from qworker.cli.framework.options import OPTION_CLASSES
+            from qworker.cli.framework.option_classes import OPTION_CLASSES
             from qworker.config.loading import check_keys
 
             check_keys(file, OPTION_CLASSES)

@@ -18,7 +18,7 @@ from qworker.cli.framework.output import Output
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.cli.importing.choice import ImportSelection
+    from qworker.cli.importing.options import ImportSelection
     from qworker.importers.task_names import TaskNames
 
 __all__ = ["command"]
@@ -178,7 +178,7 @@ def import_celery(session: Session, /, prefix: str, **flags: Any) -> Iterator[Ou
 
 
 def _choice(flags: dict[str, Any], *, attributes: bool = False) -> ImportSelection:
-    from qworker.cli.importing.choice import ImportSelection
+    from qworker.cli.importing.options import ImportSelection
 
     return ImportSelection(attributes=attributes, **flags)
 

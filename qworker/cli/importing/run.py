@@ -19,7 +19,7 @@ from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
-    from qworker.cli.importing.choice import ImportSelection
+    from qworker.cli.importing.options import ImportSelection
     from qworker.importers.source import Source
     from qworker.importers.task_names import TaskNames
 

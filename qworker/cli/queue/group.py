@@ -49,7 +49,7 @@ def list_queues(session: Session) -> Iterator[Output]:
     plain RPUSHes is listed when a reaper finds it. Exit code 1 if a node of a Cluster did not answer: the queues of the
     others are listed.
     """
-    from qworker.cli.queue.show import queue_document
+    from qworker.cli.queue.tables import queue_document
 
     session.waits_once = True
     queues = session.queues.inspect(partial=True)
@@ -63,7 +63,7 @@ def list_queues(session: Session) -> Iterator[Output]:
 def _listing(
     session: Session, queues: Mapping[str, Inspection | BrokenQueueError]
 ) -> Iterator[Block]:
-    from qworker.cli.queue.show import queue_row
+    from qworker.cli.queue.tables import queue_row
     from qworker.errors import BrokenQueueError
 
     if not queues:
@@ -97,7 +97,7 @@ def show(session: Session, queue: str, over: str) -> Output:
     session.waits_once = True
 
     from qworker.cli.limit.tables import limit_documents, limits_of
-    from qworker.cli.queue.show import queue_document
+    from qworker.cli.queue.tables import queue_document
     from qworker.client.inspect.rates import rates_between
     from qworker.config.kinds import DurationKind
     from qworker.durations import duration_ms
@@ -125,7 +125,7 @@ def _text(
     limits: Mapping[str, tuple[Limit, list[str]]],
 ) -> Iterator[Block]:
     from qworker.cli.limit.tables import limit_table
-    from qworker.cli.queue.show import queue_text
+    from qworker.cli.queue.tables import queue_text
 
     yield from queue_text(inspection, rates, session.workers())
     if limits:

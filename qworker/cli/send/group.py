@@ -10,9 +10,9 @@ import click
 from qworker.chunks import chunks
 from qworker.cli.framework.commands import VerbCommand, json_option
 from qworker.cli.framework.flags import flags_of
-from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Note, Output
 from qworker.cli.framework.parameters import QUEUE, NumberRange
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import note
 from qworker.client.send import SendOptions
 from qworker.formats import count, span

@@ -76,7 +76,7 @@ def step(text: str, spark: SparkSession | None = None) -> Iterator[Callable[[str
             yield lambda more: note(f"{text}: {more} …")
             return
         if spark is not None:
-            from qworker.cli.spark.tasks import watched
+            from qworker.cli.spark.progress_bar import watched
 
             with watched(spark, text) as report:
                 yield report

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.cli.framework.output import Block, Heading, Table
 from qworker.cli.framework.terminal import Cell, Column, plain
 from qworker.cli.limit.tables import LOAD_COLUMNS, load_document, load_row
-from qworker.cli.queue.show import queue_document, queue_row
+from qworker.cli.queue.tables import queue_document, queue_row
 from qworker.cli.worker.group import last_seen
 from qworker.errors import BrokenQueueError
 from qworker.formats import count, moment, rate, size, span

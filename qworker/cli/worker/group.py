@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qworker.cli.framework.commands import CommandGroup, json_option
-from qworker.cli.framework.near import did_you_mean
 from qworker.cli.framework.output import Note, Output, Table
+from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import Cell, Column
 from qworker.formats import safe, word
 

@@ -16,7 +16,6 @@ from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.child.at_most_once import AckFirst
 from qworker.consumer.child.connection import Connection
 from qworker.consumer.child.dispatch import Dispatcher
-from qworker.consumer.child.handlers.elsewhere import Patience
 from qworker.consumer.child.handlers.encrypted import EncryptedEndings, EncryptedPreparer
 from qworker.consumer.child.handlers.endings import Endings
 from qworker.consumer.child.handlers.event_loop import HandlerLoop
@@ -25,6 +24,7 @@ from qworker.consumer.child.handlers.inline import Inline
 from qworker.consumer.child.handlers.preparation import Preparer
 from qworker.consumer.child.handlers.runner import Runner
 from qworker.consumer.child.handlers.threads import Threads
+from qworker.consumer.child.handlers.unrunnable import Patience
 from qworker.consumer.child.leases.batch_size import MAX_BATCH, QueueState
 from qworker.consumer.child.leases.board_slots import ChildLeases
 from qworker.consumer.child.loop import Broker, BrokerOptions

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qworker.consumer.child.at_most_once import is_at_most_once
-from qworker.consumer.child.handlers.groups import Groups
+from qworker.consumer.child.handlers.batches import Groups
 from qworker.consumer.child.handlers.inline import Inline
 
 if TYPE_CHECKING:

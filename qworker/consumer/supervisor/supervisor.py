@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from qworker.client.execute.sync import Client
-from qworker.consumer.supervisor.ended import EndedChildren
+from qworker.consumer.supervisor.ended_children import EndedChildren
 from qworker.consumer.supervisor.hooks import Hooks
 from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.limits import LimitEnforcer
 from qworker.consumer.supervisor.manifests import Manifests
 from qworker.consumer.supervisor.processes.descendants import adopts, reap_adopted
-from qworker.consumer.supervisor.processes.ends import await_end
+from qworker.consumer.supervisor.processes.exits import await_end
 from qworker.consumer.supervisor.processes.pool import ChildPool
 from qworker.consumer.supervisor.processes.spawn import Starter
 from qworker.consumer.supervisor.processes.totals import Totals

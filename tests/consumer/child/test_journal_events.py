@@ -10,10 +10,10 @@ from qworker import QWorker, Retry
 from qworker.app.context import running
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
-from qworker.consumer.child.handlers.elsewhere import Patience
 from qworker.consumer.child.handlers.endings import Endings
 from qworker.consumer.child.handlers.preparation import Preparer
 from qworker.consumer.child.handlers.runner import Runner
+from qworker.consumer.child.handlers.unrunnable import Patience
 from qworker.consumer.child.leases.batch_size import QueueState
 from qworker.consumer.child.leases.board_slots import ChildLeases
 from qworker.consumer.child.leases.delivery import Delivery

@@ -16,7 +16,7 @@ from qworker.client.namespace.paused_tasks import pause_task, read_paused_tasks,
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time, since_of
 from qworker.consumer.board.orders import MAX_CANCELLED
-from qworker.consumer.child.handlers.elsewhere import pause_of_paused_ms
+from qworker.consumer.child.handlers.unrunnable import pause_of_paused_ms
 from qworker.daemon.schedules import server_now_ms
 from qworker.errors import InvalidNameError
 from qworker.wire.keys import workers_key

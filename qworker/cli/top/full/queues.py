@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.cli.framework.terminal import Cell
-from qworker.cli.queue.show import state_of
+from qworker.cli.queue.tables import state_of
 from qworker.cli.top.full.columns import GridColumn
 from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.top.full.view import Key, View

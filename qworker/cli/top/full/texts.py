@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.cli.dead.show import dead_letter_text
 from qworker.cli.framework.output import Block, Fields, Heading, Line, Table
 from qworker.cli.framework.terminal import Cell, Column
-from qworker.cli.queue.show import queue_text
+from qworker.cli.queue.tables import queue_text
 from qworker.cli.top.full.glyphs import Glyphs, sparkline
 from qworker.cli.worker.group import last_seen, stack_lines
 from qworker.client.dead.fingerprint import fingerprint

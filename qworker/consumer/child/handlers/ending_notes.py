@@ -29,7 +29,7 @@ from qworker.telemetry.throttle import LogThrottle
 if TYPE_CHECKING:
     from qworker.app.middleware import Middleware
     from qworker.consumer.board.board import Board
-    from qworker.consumer.child.handlers.elsewhere import Patience
+    from qworker.consumer.child.handlers.unrunnable import Patience
     from qworker.consumer.child.leases.delivery import Delivery
 
 __all__ = ["OUTCOME", "EndingNotes", "ForkedMarks"]

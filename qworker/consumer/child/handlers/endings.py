@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from qworker.app.arguments.results import ResultType
     from qworker.app.middleware import Middleware
     from qworker.consumer.board.board import Board
-    from qworker.consumer.child.handlers.elsewhere import Patience
+    from qworker.consumer.child.handlers.unrunnable import Patience
     from qworker.consumer.child.leases.delivery import Delivery
 
 __all__ = ["LOST", "STOPPED", "TIME_LIMIT", "Endings"]

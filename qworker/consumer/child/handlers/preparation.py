@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from qworker.app.arguments.calls import Calls
-from qworker.consumer.child.handlers.elsewhere import pause_of_paused_ms
+from qworker.consumer.child.handlers.unrunnable import pause_of_paused_ms
 from qworker.consumer.child.leases.ending_kinds import BURIED, RELEASED
 from qworker.consumer.failure import MAX_CHARACTERS
 from qworker.errors import InvalidError, NoResultError, ProtectionError, UnknownKeyError
@@ -18,8 +18,8 @@ from qworker.wire.keyring import is_encrypted
 if TYPE_CHECKING:
     from qworker.app.task import Task
     from qworker.consumer.board.board import Board
-    from qworker.consumer.child.handlers.elsewhere import Patience
     from qworker.consumer.child.handlers.endings import Endings
+    from qworker.consumer.child.handlers.unrunnable import Patience
     from qworker.consumer.child.leases.delivery import Delivery
 
 __all__ = ["Preparer"]

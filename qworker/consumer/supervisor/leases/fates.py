@@ -14,7 +14,7 @@ import structlog
 
 from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import Mark
-from qworker.consumer.supervisor.leases.dead_outcomes import task_of
+from qworker.consumer.supervisor.leases.dead_child_leases import task_of
 
 if TYPE_CHECKING:
     from qworker.consumer.board.states import LeaseView

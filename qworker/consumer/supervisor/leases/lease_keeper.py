@@ -16,7 +16,7 @@ import structlog
 
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import LeaseState, Mark
-from qworker.consumer.supervisor.leases.dead_outcomes import (
+from qworker.consumer.supervisor.leases.dead_child_leases import (
     outcomes_of,
     stale_of,
     times_of,

@@ -18,7 +18,7 @@ from qworker.consumer.board.states import ChildState
 from qworker.consumer.lifetime import command_of, environment_with
 from qworker.consumer.manifest import CONFIG_VARIABLE, STOP, ChildConfig, Manifest
 from qworker.consumer.supervisor.processes.descendants import end_session, has_ended
-from qworker.consumer.supervisor.processes.ends import NO_PIDFD, open_pidfd
+from qworker.consumer.supervisor.processes.exits import NO_PIDFD, open_pidfd
 from qworker.consumer.supervisor.processes.stacks import ChildStacks
 from qworker.wire.keys import QueueKeys
 

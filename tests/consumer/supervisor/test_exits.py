@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qworker.consumer.supervisor.processes.ends import NO_PIDFD, await_end, open_pidfd
+from qworker.consumer.supervisor.processes.exits import NO_PIDFD, await_end, open_pidfd
 
 LONG_S = 60.0
 

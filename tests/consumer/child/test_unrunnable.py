@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from qworker import QWorker, SyncRun
-from qworker.consumer.child.handlers.elsewhere import pause_ms
+from qworker.consumer.child.handlers.unrunnable import pause_ms
 from qworker.testing import advance
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import drain, history_of, make_due, redis_of, until
