@@ -12,12 +12,11 @@ from qworker.cli.framework.commands import (
     CommandGroup,
     dry_run_option,
     json_option,
-    queue_option,
     yes_option,
 )
 from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
 from qworker.cli.framework.paging import limit_option
-from qworker.cli.framework.parameters import QUEUE
+from qworker.cli.framework.parameters import QUEUE, queue_option
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:

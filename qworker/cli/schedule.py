@@ -12,10 +12,10 @@ from qworker.cli.framework.commands import (
     CommandGroup,
     dry_run_option,
     json_option,
-    queue_option,
     yes_option,
 )
 from qworker.cli.framework.output import Fields, Note, Output, Table
+from qworker.cli.framework.parameters import queue_option
 from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.framework.terminal import Cell, Column
 

@@ -15,7 +15,6 @@ import click
 
 from qworker.cli.framework.context import Session
 from qworker.cli.framework.output import printing
-from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.quick_imports import uncollected
 
 __all__ = [
@@ -24,7 +23,6 @@ __all__ = [
     "VerbCommand",
     "dry_run_option",
     "json_option",
-    "queue_option",
     "stacked",
     "yes_option",
 ]
@@ -175,11 +173,6 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(
         function
     )
-
-
-def queue_option(text: str) -> Callable[..., Any]:
-    """Add --queue, the one queue of a command that otherwise searches all; `text` is its help."""
-    return click.option("--queue", type=QUEUE, help=text)
 
 
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from qworker.cli.framework.context import Session
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["DURATION", "QUEUE", "NumberRange", "rate_option"]
+__all__ = ["DURATION", "QUEUE", "NumberRange", "queue_option", "rate_option"]
 
 #: Seconds that a shell waits for the names of queues; then it gets none.
 _COMPLETION_S: Final = 0.3
@@ -89,6 +89,11 @@ class _RatePerSecond(click.ParamType[float]):
 
 QUEUE: Final = _QueueName()
 DURATION: Final = _DurationText()
+
+
+def queue_option(text: str) -> Callable[..., Any]:
+    """Add --queue, the one queue of a command that otherwise searches all; `text` is its help."""
+    return click.option("--queue", type=QUEUE, help=text)
 
 
 def rate_option(function: Callable[..., Any]) -> Callable[..., Any]:

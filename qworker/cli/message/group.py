@@ -12,10 +12,10 @@ from qworker.cli.framework.commands import (
     CommandGroup,
     dry_run_option,
     json_option,
-    queue_option,
     yes_option,
 )
 from qworker.cli.framework.output import Block, Hint, Line, Output
+from qworker.cli.framework.parameters import queue_option
 from qworker.cli.message import manage, receive, settle
 from qworker.errors import InvalidOptionError
 from qworker.formats import word
