@@ -405,6 +405,10 @@ class TestAccounts:
         assert self._agreement(maybe_cancelled=2.0, server_acked=5.0) == Agreement()
         assert self._agreement(maybe_cancelled=2.0, server_acked=4.0).problems
         assert self._agreement(maybe_cancelled=2.0, server_acked=8.0).problems
+        uncounted = {"maybe_cancelled": 1.0, "stale_outcomes": 0.0, "stale_acks": 0.0}
+        uncounted |= {"handled_acked": 6.0, "logged_acked": 6.0}
+        assert self._agreement(**uncounted) == Agreement()
+        assert self._agreement(**{**uncounted, "maybe_cancelled": 0.0}).problems
 
     def test_messages_of_schedules_are_expected(self) -> None:
         """No producer has sent them, and their handlers end like others."""

@@ -59,7 +59,7 @@ def agreement_of(row: Row, figures: Mapping[str, float], unseen: Mapping[str, st
         # One that came too late was handled, and is acked by its next receiver. A worker acks a whole lease by one
         # word: when the lease is gone, the worker alone knows how many messages that word was for.
         too_late = max(figures[late], figures.get("stale_outcomes", 0))
-        if not counted - too_late <= ended <= counted:
+        if not counted - too_late <= ended <= counted + figures["maybe_cancelled"]:
             problems.append(
                 f"handlers ended with {ended:g} messages, {name} counted {counted:g}, "
                 f"of them {too_late:g} that came too late"

@@ -32,6 +32,7 @@ __all__ = [
     "journey",
     "link",
     "member",
+    "precede",
     "win",
 ]
 
@@ -100,8 +101,14 @@ def gather(values: list[str | Failure], key: str, calls: list[str]) -> str:
     return key
 
 
+@app.task(queue="load", retry=_retry, result="1m")
+def precede(key: str) -> int:
+    """Be a call of a race with a step behind it, whose first argument is no key, as it is the value of this one."""
+    return len(_be_member(key))
+
+
 @app.task(queue="aload", retry=_retry, result="1m")
-async def follow(_: str, key: str) -> str:
+async def follow(_: int, key: str) -> str:
     """Be the step behind a call of a race."""
     return _be_member(key)
 

@@ -32,6 +32,7 @@ from verification.faults.flow_jobs import (
     journey,
     link,
     member,
+    precede,
     win,
 )
 from verification.faults.history import History
@@ -109,7 +110,7 @@ class Flows:
         won = f"{self._name}/won"
         quick, slow, after, late = [f"{name}-{number}" for name in calls]
         members = [
-            chain(member.call(slow), follow.then(after)),
+            chain(precede.call(slow), follow.then(after)),
             amember.call(quick),
             member.options(delay=LATE).call(late),
         ]

@@ -13,9 +13,12 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from verification.faults.history import History
+
+if TYPE_CHECKING:
+    from qworker.engine.settle import Outcomes
 
 __all__ = ["install", "key_of"]
 
@@ -76,6 +79,22 @@ def _after(owner: type, name: str, then: Callable[[], None]) -> None:
     setattr(owner, name, method_and_then)
 
 
+def _note_acks_with_effects() -> Callable[[Outcomes], list[Any]]:
+    """Remember which messages are acked with effects; returns what takes the indices of those of some outcomes."""
+    from qworker.engine.settle import Outcomes
+
+    ack_with = Outcomes.ack_with
+    #: By the id of the words, which outcomes that are sent by themselves share; the words stay, and so does their id.
+    noted: dict[int, tuple[list[Any], list[Any]]] = {}
+
+    def ack_and_remember(self: Outcomes, index: int | str, *args: Any, **given: Any) -> None:
+        ack_with(self, index, *args, **given)
+        noted.setdefault(id(self._kept), (self._kept, []))[1].append(index)
+
+    Outcomes.ack_with = ack_and_remember  # type: ignore[method-assign]
+    return lambda outcomes: noted.pop(id(outcomes._kept), ([], []))[1]
+
+
 def _watch_children(history: History) -> None:
     from qworker.consumer.child.connection import Connection
     from qworker.consumer.child.leases.board_slots import ChildLeases
@@ -84,6 +103,7 @@ def _watch_children(history: History) -> None:
     _after(Connection, "finish", _seldom(history, "heard"))
     held: dict[str, dict[str, str]] = {}
     hold, settled = ChildLeases.hold, AckBuffer.settled
+    with_effects = _note_acks_with_effects()
 
     def hold_and_remember(self: Any, pending: Any, batch: Any) -> Any:
         held[batch.lease_id] = {
@@ -101,7 +121,7 @@ def _watch_children(history: History) -> None:
             # Only if all of them counted is it sure which did.
             if count == sent.messages:
                 keys, outcomes = held[sent.lease.id], sent.outcomes
-                indices = [*outcomes.acks, *outcomes.uniques[::3]]
+                indices = [*outcomes.acks, *outcomes.uniques[::3], *with_effects(outcomes)]
                 acked += [
                     keys.pop(index) for index in (list(keys) if outcomes.ack_all else indices)
                 ]
@@ -123,6 +143,7 @@ def _watch_supervisors(history: History) -> None:
     _after(Client, "execute", _seldom(history, "heard"))
     found: dict[tuple[str, str], str] = {}
     read, settle = LeaseKeeper._read, LeaseKeeper._settle
+    with_effects = _note_acks_with_effects()
 
     def read_and_remember(self: Any, keys: Any, lease: Any, uncounted: Any) -> Any:
         items = read(self, keys, lease, uncounted)
@@ -133,7 +154,7 @@ def _watch_supervisors(history: History) -> None:
     def settle_and_note(self: Any, keys: Any, outcomes: Any, *until: Any, **given: Any) -> int:
         count = settle(self, keys, outcomes, *until, **given)
         if count and count == len(outcomes):
-            indices = [*outcomes.acks, *outcomes.uniques[::3]]
+            indices = [*outcomes.acks, *outcomes.uniques[::3], *with_effects(outcomes)]
             acked = [found[outcomes.lease_id, index] for index in indices]
             if acked:
                 history.note("acked", *_known(acked), synced=True)
