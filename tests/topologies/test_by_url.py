@@ -153,17 +153,26 @@ def test_replicas(url: str, namespace: str) -> None:
     app.close()
 
 
-def test_urls_of_another_kind(nodes: servers.Cluster, trio: servers.Trio) -> None:
-    """A URL that names servers of another kind says what to write instead."""
-    master, watcher, node = trio.master().address, trio.sentinels[0].address, nodes.nodes[0].address
+def _refused(url: str, message: str) -> None:
+    with pytest.raises((UnsupportedServerError, UnavailableError), match=message):
+        ConnectionFactory(url).connect()
+
+
+def test_a_url_of_a_node_of_a_cluster_says_what_to_write(nodes: servers.Cluster) -> None:
+    """Named as a server by itself."""
+    node = nodes.nodes[0].address
+    _refused(f"redis://{node}", f"is a node of a Cluster; write redis.cluster://{node}")
+
+
+def test_urls_of_sentinels_and_their_masters_say_what_to_write(trio: servers.Trio) -> None:
+    """Named as servers of another kind, or with another service."""
+    master, watcher = trio.master().address, trio.sentinels[0].address
     for url, message in {
-        f"redis://{node}": f"is a node of a Cluster; write redis.cluster://{node}",
         f"redis+cluster://{master}": f"is not in a Cluster; write redis://{master}",
         f"redis://{watcher}": f"is a Sentinel, which stores nothing; write redis.sentinel://{watcher}/",
         f"redis+sentinel://{master}/main": "is not a Sentinel; redis.sentinel:// takes the addresses of",
     }.items():
-        with pytest.raises((UnsupportedServerError, UnavailableError), match=message):
-            ConnectionFactory(url).connect()
+        _refused(url, message)
     with pytest.raises(InvalidOptionError, match="names the service 'other', which its Sentinels"):
         ConnectionFactory(f"redis+sentinel://{watcher}/other").connect()
 
