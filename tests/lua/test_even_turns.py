@@ -129,8 +129,35 @@ def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed:
     assert used > 100
 
 
-def test_the_usual_way_takes_a_call_per_row_of_seats(drive: Drive) -> None:
+@pytest.mark.parametrize("last", [0, 100, 240, 65_510])
+def test_new_groups_leave_the_same_queue(pair: tuple[Drive, Drive], last: int) -> None:
+    """Of several sends, with numbers of any length; among them messages that expire, have keys, and are ordered."""
+    without, (one, two) = other_way(), pair
+    flags = {"b07": {"x": str(NOW - 1)}, "a05": {"u": "k", "l": "1"}, "c04": {"x": str(NOW + 9)}}
+    for drive in pair:
+        drive.redis.hset(drive.keys.groups, "@number", last)
+        drive.redis.hset(drive.keys.unique, "k", f"a05 {NOW + 60_000}")
+        for at, part in enumerate("abc"):
+            names = [f"{part}{number:02}" for number in range(24)]
+            sent = [
+                NewMessage(name, tail(b"x", {"g": name, **flags.get(name, {})}), group=name)
+                for name in names
+            ]
+            drive.run(send(drive.keys, sent, lane="", sequence=0, now_ms=NOW + at))
+    for lease, count in (("l1", 20), ("l2", 20), ("l3", 12), ("l4", 20)):
+        mine, other = (
+            settle_receive(drive.keys, lease, count, visibility_ms=60_000, now_ms=NOW + 5)
+            for drive in pair
+        )
+        assert one.run(mine) == two.run(structs.replace(other, script=without))
+        assert kept(one) == kept(two)
+    assert [each.redis.hlen(each.keys.unique) for each in pair] == [0, 0]
+
+
+@pytest.mark.parametrize("last", [0, 100, 240, 65_520])
+def test_the_usual_way_takes_a_call_per_row_of_seats(drive: Drive, last: int) -> None:
     """Messages that are alone in their groups are read together; one more in a group is not."""
+    drive.redis.hset(drive.keys.groups, "@number", last)
     put(drive, *[f"g{number:02}:m{number:02}" for number in range(40)], "h:h1", "h:h2")
     commands = drive.info("commandstats")
     before = commands.get("cmdstat_zrange", {"calls": 0})["calls"]
