@@ -14,10 +14,11 @@ from qworker.client.manage.limits import waits_for
 from qworker.durations import duration_ms
 from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes, settle
 from qworker.errors import GroupFullError, InvalidOptionError
 from qworker.testing import advance, drain
-from qworker.wire.envelope import Envelope
+from qworker.wire.envelope import Envelope, tail
 from qworker.wire.schedule import StoredSchedule
 
 
@@ -225,6 +226,27 @@ def test_a_group_waits_for_the_time_of_its_handler_or_for_its_rate(app: QWorker)
     assert loads["a"].waits_for(until_ms).startswith("its rate, ")
     assert loads["*"].waits_for(until_ms - 30_000) == "a handler's RateLimited, 30s more"
     assert received(app, "mail", "l2") == []
+
+
+def test_more_than_a_page_of_messages_in_flight(app: QWorker) -> None:
+    """What runs of a group is the sum over all pages; a limit that is removed lets all of them run."""
+    queue = app.queue("mail")
+    queue.send_many([b"x"] * 600, group="a")
+    assert (len(received(app, "mail", "l1", 500)), len(received(app, "mail", "l2", 500))) == (
+        500,
+        100,
+    )
+    assert [(group.name, group.running) for group in queue.groups()] == [("a", 600)]
+    queue.set_limit("*", concurrency=1)
+    new = [
+        NewMessage(f"m{number}", tail(b"x", {"g": f"g{number % 300}"}), group=f"g{number % 300}")
+        for number in range(600)
+    ]
+    app.client.execute(send(queue.keys, new, lane="", sequence=0))
+    assert len(received(app, "mail", "l3", 500)) == 300
+    assert received(app, "mail", "l4") == []
+    assert queue.remove_limit("*")
+    assert len(received(app, "mail", "l5", 500)) == 300
 
 
 def test_an_ordered_group_says_when_its_delayed_message_is_due(app: QWorker) -> None:
