@@ -32,7 +32,7 @@ from verification.faults.load import Load
 from verification.faults.processes import NAMESPACE, Processes, send_signal
 from verification.faults.server import FaultServer
 
-__all__ = ["Stage"]
+__all__ = ["DEADLINE_S", "Stage"]
 
 #: No condition of a run takes longer than this, on any machine.
 DEADLINE_S = 180.0

@@ -15,7 +15,7 @@ from redis.crc import key_slot
 
 from qworker.wire.keys import queues_key
 from tests.topologies import servers
-from tests.topologies.servers import Cluster, Trio
+from tests.topologies.servers import Cluster, Node, Trio
 from verification.faults.built import DIVIDED
 from verification.faults.consumers import KILLED, nothing
 from verification.faults.load import Load
@@ -26,7 +26,7 @@ from verification.faults.processes import NAMESPACE
 from verification.faults.producer import Sending
 from verification.faults.row import Row, at_least, at_most, exactly
 from verification.faults.server import FaultServer
-from verification.faults.stage import Stage
+from verification.faults.stage import DEADLINE_S, Stage
 
 __all__ = ["ROWS"]
 
@@ -92,9 +92,28 @@ def _cluster(stage: Stage) -> Cluster:
 
 def lose_master(stage: Stage) -> None:
     """Kill the master; a replica takes its place, and the old one comes back as a replica."""
-    trio = _trio(stage)
     time.sleep(2.0)
-    old = trio.master()
+    _lose(stage, _trio(stage).master())
+
+
+def lose_master_in_step(stage: Stage) -> None:
+    """Kill the master once its replicas have all that it stores; it takes no more writes from then on."""
+    time.sleep(2.0)
+    master = _trio(stage).master()
+    master.ask("CLIENT", "PAUSE", int(DEADLINE_S * 1000), "WRITE")
+
+    def is_copied() -> bool:
+        info = master.info("replication")
+        return all(
+            info[f"slave{number}"]["offset"] == info["master_repl_offset"] for number in range(2)
+        )
+
+    stage.until(is_copied, "replicas in step")
+    _lose(stage, master)
+
+
+def _lose(stage: Stage, old: Node) -> None:
+    trio = _trio(stage)
     stage.lose()
     begun = time.monotonic()
     old.kill()
@@ -300,6 +319,15 @@ ROWS = [
         takes="acks may be gone, sends may not",
         undoes=NOT_REPLICATED,
         bounds=(at_most("taken", 0), at_most("undone", LAG), RECONNECT),
+        seconds=10,
+    ),
+    Row(
+        name="F28s",
+        fault="a master behind Sentinels is killed when its replicas have all that it stored",
+        course=lose_master_in_step,
+        server=a_trio(),
+        load=Load(sending=CALM),
+        bounds=(RECONNECT,),
         seconds=10,
     ),
     Row(

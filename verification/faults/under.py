@@ -22,7 +22,7 @@ SINGLE: Final = {
 #: Those that other loads go through as well.
 COMMON: Final = (
     "F1", "F1t", "F1w", "F2", "F2w", "F3", "F5", "F7", "F9", "F9c", "F15", "F17", "F18", "F20",
-    "F21", "F21a", "F23", "F24", "F25", "F26d", "F26l", "F26r", "F27", "F28r", "F31", "F32",
+    "F21", "F21a", "F23", "F24", "F25", "F26d", "F26l", "F26r", "F27", "F28s", "F31", "F32",
     "F40b", "F46",
 )  # fmt: skip
 #: What a failover takes or undoes stays bounded.
