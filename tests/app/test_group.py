@@ -273,6 +273,21 @@ def test_the_first_success_cancels_the_rest(app: QWorker) -> None:
     }
 
 
+def test_the_rest_of_a_group_never_runs_however_late_it_is_due(app: QWorker) -> None:
+    """Its tombstones are kept for a day: what is due after that is deleted before they are forgotten."""
+    square, _ = tasks(app, "calls", "ends")
+    calls = [square.call(2), square.options(delay="3d").call(3)]
+    handle = group(calls, policy="first", cancel_rest=True).then(square).start()
+    drain(app, queues=["calls"], include_delayed=False)
+    queue = app.queue("calls")
+    assert (marks(app, "calls"), len(queue.peek(state="delayed"))) == ([f"{handle.id}.1"], 1)
+    app.client.ask("ZADD", queue.ref.keys.cancelled, 1, f"{handle.id}.1")
+    while marks(app, "calls"):
+        queue.reap()
+    assert queue.inspect().stored == 0
+    assert queue.inspect().stats["cancelled"] == 1
+
+
 def test_a_group_of_several_parts_knows_where_all_of_its_calls_are(app: QWorker) -> None:
     """Each part names the steps of its own chains."""
     square, _ = tasks(app, "calls", "ends")
