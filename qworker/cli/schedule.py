@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import (
-    CommandGroup,
-    dry_run_option,
-    json_option,
-    yes_option,
-)
+from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
 from qworker.cli.framework.output import Fields, Note, Output, Table
 from qworker.cli.framework.parameters import queue_option
 from qworker.cli.framework.suggestions import did_you_mean

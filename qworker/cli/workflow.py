@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from qworker.cli.framework.commands import (
-    CommandGroup,
-    dry_run_option,
-    json_option,
-    yes_option,
-)
+from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_option, yes_option
 from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Note, Output, Table
 from qworker.cli.framework.paging import limit_option
 from qworker.cli.framework.parameters import QUEUE, queue_option

@@ -13,6 +13,7 @@ from qworker.client.cancel import leave_tombstone
 from qworker.client.dead.verbs import find_dead
 from qworker.client.inspect.find import Search, WaitingMessage, call_pages, find_delayed
 from qworker.client.inspect.peek import find, show
+from qworker.client.inspect.stats import inspections
 from qworker.client.message import Stored
 from qworker.client.per_shard import chained, everywhere, until_found
 from qworker.client.plan import Plan
@@ -148,7 +149,8 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
             if read_memo(counts, queue.keyring, *names) != body:
                 raise SignalGivenError(queue.keys.name, message_id, name)
             return
-        after = yield from _counters(queue)
+        # Each move of a message changes a counter.
+        after = [seen.stats for seen in (yield from inspections(queue))]
         if after == before:
             break
         before = after
@@ -168,15 +170,6 @@ def _give(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[by
             if counts is not None:
                 return counts
     return None
-
-
-def _counters(queue: QueueRef) -> Plan[list[dict[str, int]]]:
-    """Read the counters of each shard, which change with each move of a message."""
-    found = []
-    for shard in (yield from queue.every_shard()):
-        seen: inspect.Inspection = yield inspect.inspect(shard.keys)
-        found.append(seen.stats)
-    return found
 
 
 def _is_run(message: Stored | None) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from qworker.engine.command import Brief, Command, Pause, Soon, Together
 from qworker.engine.send import SendCall
 from qworker.errors import QworkerError
 
-__all__ = ["Plan", "all_together", "each_soon", "run_plan", "run_plans", "side_by_side"]
+__all__ = ["Plan", "Trips", "all_together", "each_soon", "run_plan", "run_plans", "side_by_side"]
 
 T = TypeVar("T")
 
@@ -53,6 +53,29 @@ def run_plans(
     except StopIteration as end:
         outcomes: list[T | QworkerError] = end.value
         return outcomes
+
+
+class Trips(Generic[T]):
+    """A plan of commands, performed a trip at a time by a reaper that has little time in each pass.
+
+    `answers`: to the trip before; who makes it leaves them here. `result`: of the plan, after its last trip.
+    """
+
+    def __init__(self, plan: Plan[T]) -> None:
+        self.answers: Any = None
+        self.result: T | None = None
+        self._steps = side_by_side([plan], 1)
+
+    def next(self) -> Together | None:
+        """Return the commands of the next trip; None after the last one. Raises the error of the plan."""
+        try:
+            return self._steps.send(self.answers)
+        except StopIteration as end:
+            (outcome,) = end.value
+            if isinstance(outcome, QworkerError):
+                raise outcome from None
+            self.result = outcome
+            return None
 
 
 def side_by_side(

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import structs
 
 from qworker.client.divided import REFRESH_S, DividedQueue
 from qworker.client.message import Message, Receipt, Stored
-from qworker.client.plan import Plan
+from qworker.client.plan import Plan, Trips
 from qworker.client.shard_state import ShardState
 from qworker.client.unreturned import Unreturned
 from qworker.engine.attempt import GIVE_UP_S
-from qworker.engine.command import Brief, Together
+from qworker.engine.command import Brief
 from qworker.engine.index import announce
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE
 from qworker.engine.raw import raw
 from qworker.engine.reap import START
 from qworker.engine.replies import group_in_shards
-from qworker.errors import InvalidOptionError, QworkerError
+from qworker.errors import InvalidOptionError
 from qworker.wire.codec import check_size
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
@@ -29,10 +28,6 @@ from qworker.wire.keyring import NO_KEYS, Keyring
 from qworker.wire.numbers import whole
 
 __all__ = ["HasRef", "QueueRef"]
-
-
-#: Steps of a plan that forgets tombstones, see `side_by_side`.
-Forgetting = tuple[Generator[Together, Any, list[int | QworkerError]], Any]
 
 
 class QueueRef(DividedQueue):
@@ -60,11 +55,11 @@ class QueueRef(DividedQueue):
         self.state = ShardState()
         #: Whether the keyring holds any key; stored since every message asks.
         self.protected = bool(keyring)
-        #: For a receiver that reaps: when it prunes again, by the monotonic clock, where its next slice begins, and a
-        #: walk that forgets tombstones, with the answers to its last step; a pass takes it out while it makes the next.
+        #: For a receiver that reaps: when it prunes again, by the monotonic clock, where its next slice begins, and the
+        #: walk that forgets tombstones, if one has begun; a pass takes it out while it makes the next trip.
         self.prune_at_s = float("-inf")
         self.prune_from = START
-        self.forgetting: list[Forgetting] = []
+        self.walking: list[Trips[int]] = []
         self._others: dict[int, QueueRef] = {}
         self._announced = float("-inf")
 

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from qworker.client.plan import side_by_side
+from qworker.client.plan import Trips
 from qworker.client.tombstones import forget_tombstones
 from qworker.daemon.tick import Tick
 from qworker.engine.command import Command
@@ -149,19 +149,11 @@ class Pruning:
             yield from self._forget(keys, pruned.until_ms)
 
     def _forget(self, keys: QueueKeys, until_ms: int) -> Iterator[int]:
-        walk = side_by_side([forget_tombstones(keys, until_ms)], 1)
-        answers: Any = None
-        while True:
-            try:
-                step = walk.send(answers)
-            except StopIteration as end:
-                (forgotten,) = end.value
-                if isinstance(forgotten, QworkerError):
-                    raise forgotten from None
-                yield forgotten
-                return
-            answers = self._execute_each(step.commands)
+        walk = Trips(forget_tombstones(keys, until_ms))
+        while (trip := walk.next()) is not None:
+            walk.answers = self._execute_each(trip.commands)
             yield 0
+        yield walk.result or 0
 
 
 def _name(keys: QueueKeys) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qworker.chunks import chunks
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import (
     PAGE,
@@ -189,7 +188,8 @@ def _change(
         for entry in chosen[:limit]:
             by_shard.setdefault(shard_of(queue, entry), []).append(entry)
         for shard, some in by_shard.items():
-            for part in chunks(some, lambda _: 1, most_bytes=_CHOSEN):
+            for first in range(0, len(some), _CHOSEN):
+                part = some[first : first + _CHOSEN]
                 changed.add((yield from change_these(shard.keys, act, part, throttle)))
         return changed
     which = DeadFilter.of(wanted, named)

@@ -17,7 +17,7 @@ from qworker.wire.keys import workers_key
 from qworker.wire.numbers import whole
 from qworker.wire.presence import WorkerDocument
 
-__all__ = ["QueueStat", "stat", "workers_of"]
+__all__ = ["QueueStat", "inspections", "stat", "workers_of"]
 
 _LANES: Final = 1000
 #: The most calls of the search for the last send.
@@ -95,6 +95,14 @@ def stat(queue: QueueRef) -> Plan[QueueStat]:
         inspection.paused,
         inspection.strict,
     )
+
+
+def inspections(queue: QueueRef) -> Plan[list[inspect.Inspection]]:
+    """Inspect each shard of a queue. One call per shard."""
+    seen: list[inspect.Inspection] = []
+    for shard in (yield from queue.every_shard()):
+        seen.append((yield inspect.inspect(shard.keys)))
+    return seen
 
 
 def _last_activity_ms(queue: QueueRef) -> Plan[int | None]:

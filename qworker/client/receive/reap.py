@@ -13,12 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from qworker.client.per_shard import everywhere
-from qworker.client.plan import Plan, side_by_side
+from qworker.client.plan import Plan, Trips
 from qworker.client.queue_ref import QueueRef
 from qworker.client.tombstones import forget_tombstones
 from qworker.engine import reap as reaping
 from qworker.engine.message import SEATS_FROM
-from qworker.errors import QworkerError
 
 __all__ = ["ReapedQueue", "reap", "reap_queue"]
 
@@ -75,7 +74,7 @@ def reap_queue(queue: QueueRef) -> Plan[ReapedQueue]:
     if state.expired_at_head:
         trimmed: reaping.Trimmed = yield reaping.trim(keys, _PROMOTED)
         done = replace(done, ended=done.ended + trimmed.expired)
-    if queue.forgetting:
+    if queue.walking:
         yield from _go_on(queue)
     elif time.monotonic() >= queue.prune_at_s:
         yield from _prune(queue)
@@ -87,31 +86,25 @@ def reap_queue(queue: QueueRef) -> Plan[ReapedQueue]:
 
 
 def _prune(queue: QueueRef) -> Plan[None]:
-    """Prune one slice; after the last one a walk forgets tombstones, a step per pass."""
+    """Prune one slice; after the last one a walk forgets tombstones, a trip per pass."""
     pruned: reaping.Pruned = yield reaping.prune(queue.keys, cursors=queue.prune_from)
     queue.prune_from = reaping.START if pruned.done else pruned.cursors
     if pruned.done:
         queue.prune_at_s = time.monotonic() + _PRUNE_S
         if pruned.until_ms is not None:
-            walk = side_by_side([forget_tombstones(queue.keys, pruned.until_ms)], 1)
-            queue.forgetting.append((walk, None))
+            queue.walking.append(Trips(forget_tombstones(queue.keys, pruned.until_ms)))
 
 
 def _go_on(queue: QueueRef) -> Plan[None]:
-    """Make one step of a walk. If it fails, the next round begins another."""
+    """Make one trip of a walk. If it fails, the next round begins another."""
     try:
-        walk, answers = queue.forgetting.pop()
+        walk = queue.walking.pop()
     except IndexError:
-        return  # another thread makes this step
-    try:
-        step = walk.send(answers)
-    except StopIteration as end:
-        (outcome,) = end.value
-        if isinstance(outcome, QworkerError):
-            raise outcome from None
-        return
-    answers = yield step
-    queue.forgetting.append((walk, answers))
+        return  # another thread makes this trip
+    trip = walk.next()
+    if trip is not None:
+        walk.answers = yield trip
+        queue.walking.append(walk)
 
 
 def _total(shards: list[ReapedQueue]) -> ReapedQueue:

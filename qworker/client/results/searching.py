@@ -16,9 +16,9 @@ from qworker.client.chain_search import (
     spot_of,
 )
 from qworker.client.inspect.peek import show
+from qworker.client.inspect.stats import inspections
 from qworker.client.plan import Plan, side_by_side
 from qworker.client.queue_ref import QueueRef
-from qworker.engine.inspect import Inspection, inspect
 from qworker.errors import AccessDeniedError
 
 __all__ = ["Searches", "is_gone"]
@@ -115,13 +115,10 @@ def _has_step(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Pla
 
 def _counters(queue: QueueRef) -> Plan[list[dict[str, int]] | None]:
     """Read the counters of a queue, which change with each move of a message; None if it is too long to search."""
-    counters = []
-    for shard in (yield from queue.every_shard()):
-        seen: Inspection = yield inspect(shard.keys)
-        if seen.ready + seen.delayed + seen.dead + seen.unacked > _SEARCHED:
-            return None
-        counters.append(seen.stats)
-    return counters
+    shards = yield from inspections(queue)
+    if any(seen.ready + seen.delayed + seen.dead + seen.unacked > _SEARCHED for seen in shards):
+        return None
+    return [seen.stats for seen in shards]
 
 
 def _is_there(queue: QueueRef, message_id: str) -> Plan[bool]:
