@@ -67,6 +67,9 @@ CLUSTERED = os.environ.get("QWORKER_TEST_SERVER") == "cluster"
 #: What Sentinels call the master.
 SERVICE = "main"
 _DEADLINE_S = 60.0
+#: How often a Sentinel is asked to hand over, which it gives up after 5 s, and how long all may take to agree.
+_HAND_OVERS = 4
+_HAND_OVER_S = 20.0
 
 # Starts the server, says its pid, and waits for the end of its input: the kernel brings that about when the owner dies.
 _WATCHER = """
@@ -374,6 +377,19 @@ class Trio(_Set):
         """Wait until the Sentinels name a (different) master that serves as one."""
         master: Node = until(lambda: self._named(other_than), what="a master")
         return master
+
+    def hand_over(self) -> Node:
+        """Let a replica take the place of the master, which lives on; returns it.
+
+        A Sentinel that gives a hand-over up, since no replica obeyed in time, does not try again: it is asked again.
+        """
+        old = self.master()
+        for _ in range(_HAND_OVERS):
+            with suppress(redis.ResponseError, AssertionError):
+                self.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
+                new: Node = until(lambda: self._named(old), _HAND_OVER_S)
+                return new
+        raise AssertionError(f"no replica took over from {old}")
 
     def replicas(self) -> list[Node]:
         """The data nodes that are not the master."""

@@ -54,10 +54,9 @@ def test_settles_are_repeated_after_a_failover(trio: Trio, namespace: str) -> No
 def test_a_demoted_master_is_left(trio: Trio, namespace: str) -> None:
     """A planned failover closes no connection by itself: READONLY makes clients ask who the master is."""
     app = QWorker(namespace, url=trio.url)
-    queue, before = app.queue("q"), trio.master()
+    queue = app.queue("q")
     queue.send({"n": 1}, replicas=2, within="2s")
-    trio.sentinels[0].ask("SENTINEL", "FAILOVER", "main")
-    trio.wait_for_master(other_than=before)
+    trio.hand_over()
     queue.send({"n": 2})
     assert queue.inspect().ready == 2
     trio.wait_until_whole()
