@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +17,9 @@ from qworker.consumer.supervisor.metrics import ChildrenCollector
 from qworker.consumer.supervisor.processes.spawn import STOPPING
 from qworker.consumer.supervisor.supervisor import Supervisor
 from qworker.daemon.metrics import export_version, package_version
-from qworker.daemon.schedules import register
 from qworker.daemon.systemd import SystemdNotifier
 from qworker.daemon.thread import EmbeddedReaper
-from qworker.errors import QworkerError
+from qworker.service.registration import Registration
 from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.http import MetricsListener
 
@@ -53,17 +51,17 @@ class _Worker:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         self._reaper: EmbeddedReaper | None = None
-        self._registering = threading.Lock()
         self._begun = starter.begun
         self._was_ready = False
         self._server = {"server": str(starter.url), "server_from": server_from}
         self._notifier = SystemdNotifier()
+        self._registration = Registration(self._factory, lambda: self.supervisor.manifest)
         self.supervisor = Supervisor(
             starter.app,
             self._factory,
             options,
             starter.logs,
-            Hooks(self._begin, self._register_later, self._after_turn),
+            Hooks(self._begin, self._registration.begin, self._after_turn),
             starter,
         )
         self._registry.register(ChildrenCollector(self.supervisor))
@@ -103,7 +101,7 @@ class _Worker:
         if self.supervisor.stopping and self._reaper is not None:
             self._reaper.stop_soon()
 
-    def _begin(self, manifest: Manifest, client: Client) -> None:
+    def _begin(self, manifest: Manifest) -> None:
         """Start what needs the app: its reaper and its schedules."""
         self._log_start(manifest)
         if self._options.reaper:
@@ -116,7 +114,7 @@ class _Worker:
             self._reaper.start()
         else:
             export_version(self._registry)
-        self._register_later(manifest, client)
+        self._registration.begin(manifest)
         self._notifier.ready()
 
     def _log_start(self, manifest: Manifest) -> None:
@@ -136,30 +134,6 @@ class _Worker:
             pid=os.getpid(),
             version=package_version(),
         )
-
-    def _register_later(self, manifest: Manifest, client: Client) -> None:
-        # In its own thread: it waits for a server that is away.
-        threading.Thread(
-            target=self._register, args=(manifest, client), name="qworker-schedules", daemon=True
-        ).start()
-
-    def _register(self, manifest: Manifest, client: Client) -> None:
-        try:
-            # One at a time, and never an older set of schedules after a newer one.
-            with self._registering:
-                if manifest.schedules != self._newest(manifest).schedules:
-                    return
-                done = register(client, manifest.namespace, manifest.app, manifest.schedules)
-        except QworkerError as error:
-            _log.error("schedules_not_registered", error=str(error))
-            return
-        if done.added or done.changed or done.removed:
-            changes = {"added": done.added, "changed": done.changed, "removed": done.removed}
-            named = {change: list(names) for change, names in changes.items() if names}
-            _log.info("schedules_registered", **named)
-
-    def _newest(self, manifest: Manifest) -> Manifest:
-        return self.supervisor.manifest or manifest
 
     def _healthy(self) -> str | None:
         # The reaper ends before the last handler does.

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from qworker.client.namespace.owners import read_owners
+from qworker.consumer.manifest import Manifest
 from qworker.daemon.schedule_listing import list_schedules
+from qworker.service.registration import Registration
+from qworker.store.connections import ConnectionFactory
+from qworker.wire.schedule import StoredSchedule
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 
@@ -39,3 +43,18 @@ def test_schedules_that_are_added_under_reload_are_registered(lab: Lab) -> None:
         until(lambda: schedules(lab) == {"first": "jobs"})
         lab.app(TASK.format(name="second"))
         until(lambda: schedules(lab) == {"second": "jobs"})
+
+
+def test_the_connection_that_registers_schedules_is_not_kept(lab: Lab) -> None:
+    """Nor is an older set of schedules registered after a newer one."""
+    stored = StoredSchedule(app="jobs", spec="every 1h missed=once", task="t", queue="q", body="{}")
+    older, newer = (
+        Manifest(namespace=lab.namespace, app="jobs", schedules={name: stored})
+        for name in ("first", "second")
+    )
+    registration = Registration(ConnectionFactory(lab.url, name="registering"), lambda: newer)
+    registration.register(older)
+    registration.register(newer)
+    assert schedules(lab) == {"second": "jobs"}
+    listed = lab.sender.client.ask
+    until(lambda: b" name=registering " not in listed("CLIENT", "LIST"))

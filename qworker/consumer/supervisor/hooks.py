@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qworker.client.execute.sync import Client
     from qworker.consumer.manifest import Manifest
 
 __all__ = ["Hooks"]
@@ -21,6 +20,6 @@ class Hooks:
     each later manifest whose schedules differ, because the app was changed. `on_turn`: at each turn of the main loop.
     """
 
-    on_manifest: Callable[[Manifest, Client], None] = lambda manifest, client: None
-    on_schedules: Callable[[Manifest, Client], None] = lambda manifest, client: None
+    on_manifest: Callable[[Manifest], None] = lambda manifest: None
+    on_schedules: Callable[[Manifest], None] = lambda manifest: None
     on_turn: Callable[[], None] = lambda: None

@@ -59,12 +59,12 @@ class Manifests:
         before, self.newest = self.newest, manifest
         if before is None and not self._worker.stopping:
             self.checks = RegularChecks(self._worker, self._client, manifest, self._options)
-            self._hooks.on_manifest(manifest, self._client)
+            self._hooks.on_manifest(manifest)
         elif before is not None and self.checks is not None:
             schedules_changed = manifest.schedules != before.schedules
             self.checks.update(manifest, schedules_changed=schedules_changed)
             if schedules_changed:
-                self._hooks.on_schedules(manifest, self._client)
+                self._hooks.on_schedules(manifest)
         if before is None or manifest.url != before.url:
             warn_of_app_url(manifest.url, self._client.factory.url)
 
