@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -36,6 +37,31 @@ def test_messages_are_handled_in_this_thread_in_order(app):
     assert drain(app).handled == 3
     assert seen == [(name, threading.current_thread()) for name in "abc"]
     assert drain(app).handled == 0
+
+
+def test_coroutines_have_closed_their_connections_when_it_returns(app, monkeypatch):
+    """A test goes on with another server: what handlers opened on their loop is gone by then."""
+    closed = []
+    aclose = app.aclose
+
+    async def slowly() -> None:
+        await asyncio.sleep(0.2)
+        await aclose()
+        closed.append(threading.current_thread().name)
+
+    monkeypatch.setattr(app, "aclose", slowly)
+
+    @app.task
+    async def second(number: int) -> None: ...
+
+    @app.task
+    async def first(number: int) -> None:
+        await second.asend(number)
+
+    first.send(1)
+    assert drain(app, max_messages=1).handled == 1
+    assert set(closed) == {"qworker-loop"}
+    assert not app._async
 
 
 def test_messages_that_handlers_send_are_handled_too(app):

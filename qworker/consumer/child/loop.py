@@ -101,6 +101,8 @@ class Broker:
             self._ack_buffer.flush(last=True)
             self._ack_buffer.close()
             self._fetcher.ring()
+            for executor in executors:
+                executor.join()
         except Abandoned:
             _log.warning("server_abandoned")
             # Running handlers may end: their marks on the board tell the supervisor how.

@@ -28,6 +28,8 @@ __all__ = ["HandlerLoop"]
 _log = guarded(__name__)
 
 _CHECK_S: Final = 0.05
+#: How long an ending loop may take to close what its handlers have opened.
+_CLOSE_S: Final = 1.0
 
 
 class HandlerLoop:
@@ -59,6 +61,7 @@ class HandlerLoop:
         self._running: list[Any] = []
         self._stopped = False
         self._close = close
+        self._thread = threading.Thread(target=self._main, name="qworker-loop", daemon=True)
         self._loop = _new_loop(kind)
         #: The context of a worker before its first handler.
         self._clean = copy_context()
@@ -66,7 +69,7 @@ class HandlerLoop:
 
     def start(self, between: Between) -> None:
         """Start the thread of the loop."""
-        threading.Thread(target=self._main, name="qworker-loop", daemon=True).start()
+        self._thread.start()
 
     def submit(self, calls: Sequence[Any]) -> None:
         """Hand calls to the loop."""
@@ -81,6 +84,10 @@ class HandlerLoop:
         """Stop the loop once nothing runs."""
         self._stopped = True
         self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def join(self) -> None:
+        """Wait until the loop is closed, but not for long: what is left open then goes with the process."""
+        self._thread.join(_CLOSE_S)
 
     def detach(self) -> None:
         """Leave the loop at the next await: its other handlers run in the process that was forked."""

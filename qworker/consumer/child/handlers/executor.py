@@ -52,6 +52,9 @@ class Executor(Protocol):
     def stop(self) -> None:
         """Take no more calls; the broker has waited for those that ran."""
 
+    def join(self) -> None:
+        """Wait for the end of what `stop` has begun."""
+
     def detach(self) -> None:
         """Run no further handler in a forked copy of this process."""
 

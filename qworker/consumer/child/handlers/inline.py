@@ -62,6 +62,9 @@ class Inline:
         """Close the awaiter; nothing runs between two submits."""
         self._runner.awaiter.close()
 
+    def join(self) -> None:
+        """Do nothing: `stop` has waited."""
+
     def detach(self) -> None:
         """Do nothing: no other handler runs in the thread."""
 

@@ -71,6 +71,9 @@ class Threads:
             self._tokens.put(None)
         self._runner.awaiter.close()
 
+    def join(self) -> None:
+        """Do nothing: threads that end leave nothing open."""
+
     def detach(self) -> None:
         """Do nothing: only the thread that forks is in the copy."""
 
