@@ -10,6 +10,7 @@ import sys
 import traceback
 import urllib.request
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,7 @@ from qworker.errors import QworkerError
 from qworker.store.connections import ConnectionFactory
 from qworker.store.url import ServerURL
 from tests import servers
-from tests.consumer.driving import until
+from tests.topologies.servers import until
 
 #: What must not be seen. In a URL it is at times percent-encoded, and cut by what ends a part of it.
 MARKER = "Marker7Secret"
@@ -183,6 +184,13 @@ def test_a_wrong_password_is_not_shown(tmp_path: Path) -> None:
         hidden(text_of(error.value), url)
 
 
+def fetched(url: str) -> str:
+    """Fetch a page; an error while its process says that it is not ready yet."""
+    with urllib.request.urlopen(url) as page:
+        text: str = page.read().decode()
+        return text
+
+
 @pytest.mark.slow
 def test_no_process_shows_it(tmp_path: Path) -> None:
     """The daemon and a worker with its children: their arguments, logs and metrics, with and without a server."""
@@ -221,8 +229,7 @@ def test_no_process_shows_it(tmp_path: Path) -> None:
             seen = ""
             for port in re.findall(r'"metrics_served".*?"port": (\d+)', log.read_text()):
                 for path in ("/metrics", "/healthz"):
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as page:
-                        seen += page.read().decode()
+                    seen += until(partial(fetched, f"http://127.0.0.1:{port}{path}"))
             for process in started:
                 family = [psutil.Process(process.pid)]
                 family += family[0].children(recursive=True)
