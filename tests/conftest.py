@@ -78,7 +78,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Two processes per core, at most 16; without slow tests three.
 
     All wait for much of their time, quick ones for servers near by, slow ones for processes and times. Of the latter
-    two processes run Spark, and tests of times fail on a machine that is too busy.
+    one process runs Spark on two cores, and tests of times fail on a machine that is too busy.
     """
     cores = os.cpu_count() or 1
     return min(cores * (3 if late.quick(config) else 2), 16)
@@ -137,7 +137,7 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 def slow_first(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Order tests for processes of pytest-xdist: slow ones, from half of them on with quick ones between; then quick.
 
-    Slow ones wait for much of their time. Beside the first half, two processes compute for Spark; beside the second,
+    Slow ones wait for much of their time. Beside the first half, Spark computes; beside the second,
     half of the quick ones keep the cores busy. The last ones are short, and all processes end at the same time.
     """
     slow = [item for item in items if item.get_closest_marker("slow")]

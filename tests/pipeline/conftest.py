@@ -5,6 +5,7 @@ Tests that ask for `spark` need Java; where there is none they are skipped with 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -42,17 +43,6 @@ FAST = {
 
 
 _HERE: Final = Path(__file__).parent
-#: Files whose tests judge archives: the second session is theirs.
-_OF_AUDITS: Final = {
-    "test_audit",
-    "test_audit_compositions",
-    "test_innocent",
-    "test_random_compositions",
-    "test_random_wrongs",
-    "test_record",
-    "test_wrongs",
-    "test_zones",
-}
 #: Servers that tests without Spark use as well.
 _SHARED: Final = {"nodes", "objects"}
 
@@ -61,7 +51,7 @@ _SHARED: Final = {"nodes", "objects"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that ask for a session or a Cluster; `--dist loadgroup` gives those of a group to one process.
 
-    Two sessions, about as long as each other: a third would compile all of Spark again and save nothing on two cores.
+    One session: a second would compile all of Spark again, and save nothing on two cores.
     """
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
@@ -70,9 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 # A time limit inside of a call breaks the session, and every later test fails with it.
                 item.add_marker(pytest.mark.timeout(300))
             item.add_marker("slow")
-            item.add_marker(
-                pytest.mark.xdist_group("audit" if item.path.stem in _OF_AUDITS else "spark")
-            )
+            item.add_marker(pytest.mark.xdist_group("spark"))
         elif _SHARED & {*getattr(item, "fixturenames", ())} and item.path.is_relative_to(_HERE):
             # By the process that has the tests with both: one Cluster is enough, and one object store.
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -98,7 +86,13 @@ def spark(store_url: str) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(params=["memory", "directory", "object store"])
+#: Where worlds are archived: one place, and all in the long form; how a place is read has tests of its own.
+_PLACES: Final = (
+    ["memory", "directory", "object store"] if os.environ.get("QWORKER_WORLDS") else ["directory"]
+)
+
+
+@pytest.fixture(params=_PLACES)
 def lakes(request, tmp_path, monkeypatch) -> Iterator[Callable[[int], Lake | None]]:
     """Makes places for worlds."""
     if request.param != "object store":

@@ -19,8 +19,14 @@ __all__ = ["CUT", "OVERLAPPING", "WIDE", "axe", "check_html"]
 _PACKAGES: Final = ("axe-core@4.14.1", "vnu-jar@26.9.27")
 _INSTALL_S: Final = 300
 #: What axe finds, in a few words each.
-_AXE: Final = """() => axe.run(document, {resultTypes: ['violations']}).then(found => found.violations.map(
+_AXE: Final = """more => axe.run(document, {resultTypes: ['violations'], ...more}).then(found => found.violations.map(
   one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 120))]))"""
+#: Which rules axe has: all; contrast alone, for other colours; all others, for another width.
+_RULES: Final[dict[str, dict[str, Any]]] = {
+    "all": {},
+    "contrast": {"runOnly": ["color-contrast"]},
+    "all but contrast": {"rules": {"color-contrast": {"enabled": False}}},
+}
 #: Pixels by which the page is wider than the window.
 WIDE: Final = "() => document.documentElement.scrollWidth - innerWidth"
 #: Elements that reach out of the window, or whose text is cut off.
@@ -83,11 +89,11 @@ def _home(cache_dir: Path) -> Path:
     return home / "node_modules"
 
 
-def axe(page: Any, cache_dir: Path) -> list[Any]:
-    """Check a page as it is shown now; returns the violations."""
+def axe(page: Any, cache_dir: Path, rules: str = "all") -> list[Any]:
+    """Check a page as it is shown now, by `_RULES[rules]`; returns the violations."""
     if not page.evaluate("() => 'axe' in window"):
         page.evaluate((_home(cache_dir) / "axe-core" / "axe.min.js").read_text())
-    violations: list[Any] = page.evaluate(_AXE)
+    violations: list[Any] = page.evaluate(_AXE, _RULES[rules])
     return violations
 
 
