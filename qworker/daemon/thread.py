@@ -148,6 +148,8 @@ class EmbeddedReaper:
     def _passed(self, tick: Tick | None) -> None:
         self._passing = tick is not None
         self.metrics.passed(tick, self.reaper.scheduler.known.tasks)
+        if self._stopped:
+            return  # the process waits for this thread, and not for long
         if tick is not None and self._mode != "off" and time.monotonic() >= self._inspect_at:
             try:
                 self._inspect()
@@ -161,7 +163,7 @@ class EmbeddedReaper:
         if tick is not None and time.monotonic() >= self._check_ticks_at:
             self._check_ticks_at = time.monotonic() + _INSPECT_EVERY_S
             self._check_ticks()
-        if self._on_pass is not None and not self._stopped:
+        if self._on_pass is not None:
             self._on_pass(tick)
 
     def _check_ticks(self) -> None:

@@ -64,6 +64,28 @@ def test_tells_when_no_pass_is_made(
     until(lambda: not reaper.alive)
 
 
+def test_a_stop_during_a_pass_is_not_kept_waiting(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A burst may end during the first one: what would follow it, such as to load scripts, is left to other reapers."""
+    reaper = EmbeddedReaper(client, namespace)
+    passes, followed = list[Tick](), list[str]()
+    tick = reaper.reaper.tick
+
+    def stopped() -> Tick:
+        reaper.stop_soon()
+        passes.append(tick())
+        return passes[0]
+
+    monkeypatch.setattr(reaper.reaper, "tick", stopped)
+    monkeypatch.setattr(reaper._preloader, "keep", lambda: followed.append("scripts"))
+    monkeypatch.setattr(reaper, "_check_ticks", lambda: followed.append("ticks"))
+    reaper.start()
+    until(lambda: not reaper.alive)
+    assert len(passes) == 1
+    assert followed == []
+
+
 def test_is_not_ready_without_scripts(namespace: str) -> None:
     """Ready means that the server runs scripts: PING may succeed when it does not."""
     with servers.start("valkey") as server:
