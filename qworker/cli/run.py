@@ -20,15 +20,21 @@ __all__ = ["command"]
 
 
 @click.command(cls=VerbCommand)
-@click.argument("app", metavar="MODULE[:ATTR]")
+@click.argument("app", metavar="MODULE[:ATTR]", required=False)
 @flags_of(RunOptions)
 @click.pass_obj
-def command(session: Session, app: str, given: dict[str, Any]) -> None:
+def command(session: Session, app: str | None, given: dict[str, Any]) -> None:
     """Run the consumers of an app: MODULE holds it, as ATTR or as its only QWorker.
 
     A supervisor runs child processes, a reaper and /metrics. SIGTERM or Ctrl-C stops it: running handlers have --grace
     to finish, and messages that have not started are returned uncounted. Exit code 70: the watchdog ended it.
     """
+    if app is None:
+        raise click.UsageError(
+            "missing argument 'MODULE[:ATTR]': name the module of your app, such as qworker run jobs for "
+            "jobs.py; qworker demo needs none",
+            click.get_current_context(),
+        )
     from qworker.consumer.supervisor.processes.spawn import STOPPING, Starter
     from qworker.telemetry.options import LogOptions
 

@@ -176,11 +176,14 @@ def test_global_options_stand_before_or_after_the_verb(bare, shop):
 
 
 def test_without_url_and_terminal_nothing_is_started(bare):
-    """No pod gets its own store by accident: the variable to set is named."""
+    """No pod gets its own store by accident: the variable to set is named, and what to try without a server."""
     ran = bare("queue", "ls")
 
     assert ran.code == 2
-    assert ran.err.startswith("error: url: is not set; set QWORKER_URL")
+    assert ran.err == (
+        "error: url: is not set; set QWORKER_URL to the URL of your Redis or Valkey (redis://host:6379/0), or to "
+        "embedded: for a server of your own, started in your home directory\n"
+    )
 
 
 def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
@@ -222,6 +225,7 @@ def test_redis_url_is_taken_where_an_app_would_take_it(bare, shop):
         (["daemon", "--durablity", "warn"], "Did you mean one of: '--durability'"),
         (["run", "--concurency", "3", "m"], "Did you mean '--concurrency'?"),
         (["queue", "show"], "missing argument 'QUEUE'"),
+        (["run"], "name the module of your app, such as qworker run jobs for jobs.py"),
         (["queue", "peek", "a", "--state", "raedy"], "'raedy' is not one of"),
         (
             ["queue", "peek", "a", "--count", "0"],

@@ -279,7 +279,8 @@ def choose_url(
         raise InvalidOptionError(
             "url",
             "is not set",
-            "set QWORKER_URL to the URL of your Redis or Valkey (redis://host:6379/0)",
+            "set QWORKER_URL to the URL of your Redis or Valkey (redis://host:6379/0), or to embedded: for a "
+            "server of your own, started in your home directory",
         )
     directory = Store(path or default_directory()).directory
     why = "" if embedded or explicit_url else "QWORKER_URL is not set: "
