@@ -44,6 +44,7 @@ def modules_after(*statements: str) -> set[str]:
         ("import qworker.cli.main",),
     ],
 )
+@pytest.mark.slow
 def test_importing_the_package_imports_nothing_heavy(statements: tuple[str, ...]) -> None:
     """The pytest plugin and the help of the command line wait for no Redis client."""
     before = modules_after(*statements[:-1])
@@ -85,6 +86,7 @@ def test_children_start_before_anything_heavy_is_imported() -> None:
         ("qworker.service.daemon", ["daemon"]),
     ],
 )
+@pytest.mark.slow
 def test_a_command_is_imported_without_collections(module: str, words: list[str]) -> None:
     """They would take a tenth of the time that a command or a worker takes to start."""
     seen = modules_after(

@@ -81,6 +81,7 @@ def test_receipt_is_good_until_its_lease_is_reaped(drive: Drive) -> None:
     }
 
 
+@pytest.mark.slow
 def test_stall_costs_live_consumers_nothing(drive: Drive) -> None:
     """A server that was frozen for longer than the visibility has every lease overdue and reaps queued before
     extensions; of two thousand leases whose consumers live none is taken back.

@@ -106,6 +106,7 @@ def work_off(app: QWorker) -> None:
     "queues", [("a", "b", "c", "d"), ("a", "a", "a", "a"), ("a", "b", "b", "a")]
 )
 @pytest.mark.parametrize("steps", range(4))
+@pytest.mark.slow
 def test_a_chain_that_waits_ends_at_once(
     app: QWorker, cancel: Cancels, queues: tuple[str, ...], steps: int
 ) -> None:
@@ -336,6 +337,7 @@ def test_the_search_through_all_queues_takes_as_many_trips_as_through_a_few(app:
     assert lost_many <= lost_few + 3
 
 
+@pytest.mark.slow
 def test_a_step_in_a_shard_of_another_queue_is_found(app: QWorker, cancel: Cancels) -> None:
     """The first message of a chain may be in any of them."""
     steps = Steps(app, "a", "b")

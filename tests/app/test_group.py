@@ -589,6 +589,7 @@ def test_a_group_is_cancelled_with_all_of_its_calls(app: QWorker) -> None:
     assert queue.cancel_calls("none") is None
 
 
+@pytest.mark.slow
 def test_thousands_of_calls_are_cancelled_in_few_trips(app: QWorker) -> None:
     """In whichever queues they wait, are due later or run, each is read once; messages between them stay."""
     square, total = tasks(app, "calls", "ends")

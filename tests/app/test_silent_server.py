@@ -64,6 +64,7 @@ AWAITS: dict[str, Callable[[Handle[Any]], Any]] = {
 }
 
 
+@pytest.mark.slow
 def test_waits_end_soon_after_their_timeout(
     proxy: ChaosProxy, handles: list[Handle[Any]], namespace: str
 ) -> None:
@@ -97,6 +98,7 @@ def test_waits_end_soon_after_their_timeout(
     app.close()
 
 
+@pytest.mark.slow
 def test_waits_of_async_code_end_soon_after_their_timeout(
     proxy: ChaosProxy, handles: list[Handle[Any]]
 ) -> None:

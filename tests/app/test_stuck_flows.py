@@ -151,6 +151,7 @@ def test_what_groups_keep_expires(app: QWorker) -> None:
 
 
 @pytest.mark.parametrize("at", ["members", "relay"])
+@pytest.mark.slow
 def test_an_interrupted_start_continues(
     app: QWorker, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:

@@ -161,6 +161,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("case", TABLE)
+@pytest.mark.slow
 def test_what_is_wrong_is_said_in_one_line(
     run: Run, bare: Run, shop: Shop, in_empty_directory: Path, case: str
 ) -> None:

@@ -371,6 +371,7 @@ def test_nonsense_among_attributes_and_counters_counts_as_the_default(
 @pytest.mark.bad_input("data found: nonsense in a header")
 @pytest.mark.parametrize("value", [text for text in NONSENSE if " " not in text])
 @pytest.mark.parametrize("flag", "xmvpf")
+@pytest.mark.slow
 def test_nonsense_in_a_flag_is_as_if_it_were_not_there(
     app: QWorker, queue: Queue, flag: str, value: str
 ) -> None:

@@ -93,6 +93,7 @@ ALL = ["due", "held", "later", "lost"]
 
 
 @pytest.mark.bad_input("time or host: clock back an hour within a pass")
+@pytest.mark.slow
 def test_a_clock_that_goes_back_an_hour_within_a_pass_only_delays(
     timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -204,6 +204,7 @@ def test_a_value_that_cannot_be_accepted_is_refused(bench: Bench, case: str) -> 
 
 @pytest.mark.bad_input("body or key: before any network call")
 @each("case", [name for name in TABLE if name.startswith(("body", "batch: one", "unique", "arg"))])
+@pytest.mark.slow
 def test_it_is_refused_before_any_network_call(case: str) -> None:
     """Also where no server is: the error is the same, and at once."""
     app = QWorker("nowhere", url="unix:///nonexistent/socket")

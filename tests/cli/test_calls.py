@@ -103,6 +103,7 @@ def test_groups_are_cancelled_with_their_calls(run: Any, app: QWorker) -> None:
     assert run("calls", "cancel", "x", "--yes").code == 1
 
 
+@pytest.mark.slow
 def test_a_message_that_is_not_sent_yet_is_cancelled_with_the_calls_before_it(
     run: Any, app: QWorker
 ) -> None:

@@ -66,6 +66,7 @@ def test_help_lists_every_verb_with_a_line(bare):
 
 
 @each("path", leaves(cli))
+@pytest.mark.slow
 def test_every_verb_has_a_help_that_names_the_global_options(bare, path):
     """And every option has a text."""
     ran = bare(*path, "--help")

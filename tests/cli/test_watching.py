@@ -592,6 +592,7 @@ def test_doctor_ends_at_a_replica(bare):
 
 
 @pytest.mark.bad_input("server: out of memory")
+@pytest.mark.slow
 def test_a_full_server_shows_who_is_alive(bare):
     """It takes the reports of workers and reapers: who reports is alive, and who does not is missing."""
     full = ("--appendonly", "yes", "--maxmemory", "1mb", "--maxmemory-policy", "noeviction")

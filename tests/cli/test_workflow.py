@@ -100,6 +100,7 @@ def test_a_run_is_shown_with_how_far_its_loops_have_come(run, orders):
     assert "each rows: 1,200 of 5,000\n" in shown
 
 
+@pytest.mark.slow
 def test_a_run_is_shown_with_the_calls_that_it_waits_for(run, orders):
     """No signal continues it, so none is proposed."""
 

@@ -101,6 +101,7 @@ def test_a_receive_during_a_removal_leaves_nothing_behind(app: QWorker) -> None:
         pytest.fail("a removal has more steps than are tried")
 
 
+@pytest.mark.slow
 def test_sends_during_the_removal_of_a_divided_queue_are_deleted_or_can_be_received(
     app: QWorker, store_url: str
 ) -> None:

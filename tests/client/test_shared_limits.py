@@ -195,6 +195,7 @@ def test_a_slot_that_is_left_over_moves_seldom(slots: int, turns: int) -> None:
     assert changes == pytest.approx(turns, abs=1 if turns else 0)
 
 
+@pytest.mark.slow
 def test_random_passes_never_exceed_it(worlds: Any) -> None:
     """Whatever fails halfway or happens twice; and everything runs in the end."""
     seeds = examples(6)

@@ -255,6 +255,7 @@ def test_paused_queues_harm_no_other(server: Server, namespace: str) -> None:
     workers=st.sampled_from([1, 1, 2]),
     data=st.data(),
 )
+@pytest.mark.slow
 def test_every_message_starts_in_time(
     server: Server,
     queues: int,

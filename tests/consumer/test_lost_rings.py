@@ -94,6 +94,7 @@ def test_it_rings_only_where_messages_wait_and_no_token_is(
         assert [redis.llen(each.wake) for each in keys[:5]] == [0, 1, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_given_up_soon(namespace: str, keeper: LeaseKeeper) -> None:
     """After one call without a reply: the supervisor has leases to extend."""
     with servers.start("valkey", far=False) as own, Client(ConnectionFactory(own.url)) as client:

@@ -162,6 +162,7 @@ def test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart(
     assert second[-1] == (1500, 0)
 
 
+@pytest.mark.slow
 def test_walks_of_two_reapers_at_once_miss_nothing(client: Client, open_queue: OpenQueue) -> None:
     """What one deletes moves the messages that the other comes to next; each is deleted once."""
     queue = open_queue("q")

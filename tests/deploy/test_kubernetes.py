@@ -131,6 +131,7 @@ def test_url_comes_from_the_secret(deployment: str) -> None:
     assert reference["key"] in secret["stringData"]
 
 
+@pytest.mark.slow
 def test_the_dashboard_is_reached_by_the_ingress_alone_and_restarts_for_no_outage() -> None:
     """Service, policy and probes name one port; probes ask the process, not the server of the queues."""
     have, policy = container("qworker-web"), the("NetworkPolicy", "qworker-web")["spec"]

@@ -124,6 +124,7 @@ def test_the_readme_of_an_index_links_to_files_of_the_repository() -> None:
     assert found > 20
 
 
+@pytest.mark.slow
 def test_the_configuration_of_pre_commit_is_valid() -> None:
     done = run("pre-commit", "validate-config", ".pre-commit-config.yaml", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

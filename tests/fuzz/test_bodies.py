@@ -115,6 +115,7 @@ def depth_of(value: Any) -> int:
 
 
 @pytest.mark.bad_input("data found: body that is none")
+@pytest.mark.slow
 def test_a_body_is_read_or_refused() -> None:
     """What is read is finite, at most 64 levels deep and can be sent again; what is not says where it is wrong."""
 
@@ -134,6 +135,7 @@ def test_a_body_is_read_or_refused() -> None:
     explore(read, bodies, examples=400)
 
 
+@pytest.mark.slow
 def test_a_call_is_read_or_refused() -> None:
     """Down to the types of every argument of a task."""
     app = QWorker("fuzzed")

@@ -96,6 +96,7 @@ def as_python(row: list[Any]) -> list[Any]:
 
 
 @pytest.mark.bad_input("data found: foreign push")
+@pytest.mark.slow
 def test_python_and_lua_read_items_alike(asked: Any) -> None:
     """Kind, id, times, counters, flags and body; a repeated flag counts where it stands first."""
 

@@ -60,6 +60,7 @@ def child_of(theirs: socket.socket) -> Any:
     return child
 
 
+@pytest.mark.slow
 def test_a_manifest_is_read_or_is_an_error() -> None:
     """In whatever pieces it comes: nothing that a child sends ends its supervisor."""
 
@@ -133,6 +134,7 @@ _ENTRIES = st.lists(
 
 
 @pytest.mark.needs("pyarrow")
+@pytest.mark.slow
 def test_a_journal_is_decoded_or_its_entry_is_named() -> None:
     """Rows for every entry, whatever it says; one in another format is reported with its id and what to do."""
     from qworker.pipeline.source.decoding import EntryPage, decode

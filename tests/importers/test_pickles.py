@@ -232,6 +232,7 @@ def test_large_ordinary_values_are_read() -> None:
     assert read_plain(pickle.dumps(value)) == value
 
 
+@pytest.mark.slow
 def test_any_change_of_a_pickle_is_read_or_refused() -> None:
     """Flipped, cut and inserted bytes give a plain value or `UnsafePickleError`, in little memory."""
     rng = random.Random(7)

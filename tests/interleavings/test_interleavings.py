@@ -23,6 +23,7 @@ MOST_S = 100.0
 
 @pytest.mark.bad_input("time or host: clock back an hour within a pass")
 @pytest.mark.parametrize("world", QUICK)
+@pytest.mark.slow
 def test_every_promise_holds_in_every_state_of_a_small_world(world: str) -> None:
     """Whatever order calls, lost replies, late ghosts, expiries and crashes come in."""
     match = search((made, (world, True, "")), most_s=MOST_S)
@@ -32,6 +33,7 @@ def test_every_promise_holds_in_every_state_of_a_small_world(world: str) -> None
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.slow
 def test_a_broken_product_is_found(mutation: str) -> None:
     """The search sees each of these changes, and tells a way that leads to the damage."""
     match = search((made, (MUTATIONS[mutation].world, True, mutation)), most_s=MOST_S)

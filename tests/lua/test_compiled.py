@@ -18,6 +18,7 @@ def compiled(source: bytes) -> list[Function]:
 
 
 @each("name", SCRIPT_NAMES)
+@pytest.mark.slow
 def test_scripts_keep_a_margin_to_the_limits_of_lua(name: str) -> None:
     """A name more in a shared part must not keep a script from compiling: move constants into their one function."""
     for function in compiled(load_script(name).source):

@@ -20,6 +20,7 @@ from tests.lua.group_calls import EMPTY, found, idle, ids, limit, put
 
 
 @pytest.mark.parametrize("seed", range(6))
+@pytest.mark.slow
 def test_random_schedules(drive: Drive, seed: int) -> None:
     """Ordered groups keep their order, limits hold, all is delivered and nothing is left, whatever happens between."""
     chance = random.Random(seed)

@@ -99,6 +99,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.slow
 def test_what_comes_back_stands_in_its_old_order(drive: Drive, seed: int) -> None:
     """Whatever is sent, received, acked, given back and reaped, and in which order: ready is never out of order."""
     world = World(drive, seed)
@@ -210,6 +211,7 @@ def test_what_a_lease_passes_is_bounded(drive: Drive) -> None:
     assert bodies(drive) == [*range(1000), *range(3000, 3300), *range(1000, 2000)]
 
 
+@pytest.mark.slow
 def test_what_all_leases_of_a_call_pass_is_bounded(drive: Drive) -> None:
     """Two thousand messages: a call that gives back many leases does not stop the server for each of them."""
     names = received(drive, 1030, 10)

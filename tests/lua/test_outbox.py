@@ -362,6 +362,7 @@ def test_a_reaper_relays_what_was_left(drive: Drive, other: Drive, client: Clien
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.data())
+@pytest.mark.slow
 def test_any_interleaving_of_relayers_stores_each_entry_once_in_order(
     drive: Drive, other: Drive, data: st.DataObject
 ) -> None:

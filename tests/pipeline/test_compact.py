@@ -45,6 +45,7 @@ def read(lake: Lake) -> list[int]:
     return sorted(rows.column("number").to_pylist())
 
 
+@pytest.mark.slow
 def test_duckdb_and_polars_see_the_rows_of_the_log_and_no_others(tmp_path):
     import duckdb
     import polars

@@ -68,6 +68,7 @@ def pay(shop: GuardedServer) -> Iterator[Queue]:
 
 
 @pytest.mark.parametrize("role", ["producer", "consumer", "metrics"])
+@pytest.mark.slow
 def test_no_command_reaches_another_queue(shop: GuardedServer, pay: Queue, role: str) -> None:
     """Nothing that a narrowed role sends changes a key of another queue or namespace, by itself or out of a script."""
     before = state(shop)

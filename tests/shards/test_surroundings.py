@@ -272,6 +272,7 @@ def test_the_queue_keeps_the_totals_of_removed_shards(app: QWorker, queue: Queue
         }
 
 
+@pytest.mark.slow
 def test_totals_survive_a_crash_of_the_one_that_moves_them(app: QWorker, queue: Queue) -> None:
     """Killed after any of its calls: the next attempt neither loses a total nor adds one twice."""
     queue.ack(*queue.receive(10))

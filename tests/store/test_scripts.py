@@ -188,6 +188,7 @@ DEFINITION = re.compile(
 
 
 @each("name", SCRIPT_NAMES)
+@pytest.mark.slow
 def test_every_shared_name_is_defined_before_it_is_used(name: str) -> None:
     """The includes are complete and in order, which Lua itself notices only when a line runs."""
     code = re.sub(r"'[^'\n]*'", "''", code_of(load_script(name).source.decode()))

@@ -40,6 +40,7 @@ def test_a_record_of_logging_is_a_line_like_others_before_any_of_structlog() -> 
     assert [(line["event"], line["level"]) for line in lines] == [("seen 2", "warning")]
 
 
+@pytest.mark.slow
 def test_our_loggers_import_structlog_with_their_first_line() -> None:
     """Those of modules that every child imports."""
     lines = lines_of(
@@ -54,6 +55,7 @@ def test_our_loggers_import_structlog_with_their_first_line() -> None:
     assert [(line["event"], line["n"]) for line in lines] == [("seen", 1), ("guarded", 2)]
 
 
+@pytest.mark.slow
 def test_the_apps_own_configuration_stays() -> None:
     """It is made after ours, whether qworker has logged before or not."""
     lines = lines_of(

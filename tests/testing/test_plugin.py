@@ -33,6 +33,7 @@ def test_an_app_uses_its_own_server_again_after_the_test(qworker_store, monkeypa
     assert "nowhere.invalid" in str(app.client.factory.url)
 
 
+@pytest.mark.slow
 def test_the_plugin_imports_nothing_until_a_fixture_is_used():
     """Loading the plugin imports only the package itself."""
     code = (

@@ -284,6 +284,7 @@ def test_a_search_of_shards_reads_all_of_them(shop: Shop) -> None:
 # -- large bodies ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_page_of_large_messages_lists_fewer(made: Callable[..., Dashboard], shop: Shop) -> None:
     """It ends behind 32 MiB, and the next one continues: none is missed or listed twice."""
     queue = shop.queue()

@@ -230,6 +230,7 @@ def test_two_operators_at_once_do_everything_once(
     assert sorted(outcome.partition(" ")[0] for _, outcome in outcomes) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_crowd_of_changes_is_bounded(browser: Browser, shop: Shop) -> None:
     """Each holds a thread and a connection; the ninth is refused with what to do, and a place is free again later."""
     shop.bury(*["ValueError: x"] * 30)

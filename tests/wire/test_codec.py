@@ -92,11 +92,13 @@ class TestEncode:
     @example(2**53 + 1)
     @example(-(2**64))
     @example({"": [0, -0.0, 1e308, "\0\ud7ff\U0010ffff"]})
+    @pytest.mark.slow
     def test_every_json_value_comes_back_as_it_was(self, value):
         """Every JSON value comes back unchanged."""
         assert codec.decode(codec.encode(value)) == value
 
     @given(json_values)
+    @pytest.mark.slow
     def test_other_json_readers_read_the_text(self, value):
         """Other JSON readers read the same value."""
         assert json.loads(codec.encode(value)) == value
@@ -218,6 +220,7 @@ class TestEncode:
         assert codec.decode(codec.encode(value)) == value
 
     @given(json_values, st.integers(min_value=55, max_value=66))
+    @pytest.mark.slow
     def test_depth_is_counted_exactly(self, value, levels):
         """Depth is counted exactly, whatever is in strings: one level too many is refused."""
         noise = b'["[", "\\"]]", {"]": "\\\\"}],' * 20
@@ -297,6 +300,7 @@ class TestCall:
         st.lists(json_values, max_size=4),
         st.dictionaries(st.text(), json_values, max_size=4),
     )
+    @pytest.mark.slow
     def test_every_call_comes_back_as_it_was(self, task, args, kwargs):
         """Every call comes back unchanged."""
         call = codec.decode_call(codec.encode_call(task, args, kwargs))

@@ -108,6 +108,7 @@ def test_fork_draws_new_identities() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_fork_while_another_thread_draws() -> None:
     """A fork in the middle of another thread's call does not lock the child up."""
     source = IdSource()

@@ -26,6 +26,7 @@ def column(here: Seat, title: str) -> list[str]:
     return [line[start:].split(" ")[0] for line in here.lines[at + 1 : end] if line.strip()]
 
 
+@pytest.mark.slow
 def test_each_table_has_a_key_and_shows_its_rows(shop: Shop) -> None:
     """Queues, workers, running handlers, dead letters, tasks and the findings of the doctor."""
     shop.send("emails", 3)
@@ -98,6 +99,7 @@ def test_the_names_of_all_tables_fit(width: int, words: str) -> None:
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_namespace_without_anything_says_what_makes_something(shop: Shop) -> None:
     """Each empty table has its next step."""
 
@@ -159,6 +161,7 @@ def play_scene(scene: Scene, size: tuple[int, int], play) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_the_cursor_walks_through_a_thousand_queues() -> None:
     """By row, by page and to both ends; where it is stands at the foot."""
     one = sample()
@@ -226,6 +229,7 @@ def test_the_cursor_stays_on_its_row_while_others_move() -> None:
     play_scene(Scene(), (80, 24), play)
 
 
+@pytest.mark.slow
 def test_a_filter_follows_while_it_is_typed() -> None:
     """All words must be found, in names or states; Enter keeps it, Esc shows all."""
 
@@ -321,6 +325,7 @@ def test_ten_thousand_queues_are_drawn_as_fast_as_they_are_sorted() -> None:
 
 
 @each("size", [(80, 24), (200, 50), (60, 20), (40, 10)])
+@pytest.mark.slow
 def test_every_table_fits_every_terminal(size: tuple[int, int]) -> None:
     """No line is wider than the screen, the foot stays in sight, and numbers are not cut."""
 

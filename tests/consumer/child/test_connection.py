@@ -284,6 +284,7 @@ def test_lost_replies_cost_neither_messages_nor_double_work(
     assert history_of(app.queue("default"))["acked"] == 3000
 
 
+@pytest.mark.slow
 def test_script_flush_under_load_is_not_noticed(app: QWorker) -> None:
     """Scripts that vanish all the time slow a child down and change nothing else."""
     handled: Counter[int] = Counter()

@@ -209,6 +209,7 @@ def test_a_busy_child_leaves_a_suspect_to_an_idle_one(
         over.set()
 
 
+@pytest.mark.slow
 def test_suspects_do_not_keep_others_waiting(app: QWorker) -> None:
     """A fresh message is handled among many suspects, and a suspect among many fresh ones."""
     handled: list[int] = []

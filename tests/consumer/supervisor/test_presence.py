@@ -80,6 +80,7 @@ def test_a_worker_is_drained_on_a_full_server(server: Server, client: Client) ->
     assert presence.write([], ["q"], 1, 0) is True
 
 
+@pytest.mark.slow
 def test_a_task_is_paused_on_a_full_server(server: Server, client: Client) -> None:
     """Once, and resumed."""
     fill(server)
@@ -132,6 +133,7 @@ def test_a_server_with_room_is_asked_without_a_script(server: Server, client: Cl
 
 
 @pytest.mark.skipif(servers.GUARDED, reason="it has users of its own")
+@pytest.mark.slow
 def test_a_full_server_without_the_script_refuses_as_before(
     server: Server, logs: list[dict[str, object]]
 ) -> None:
