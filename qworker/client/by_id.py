@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-#: A message that moves may be missed by a search, so it is repeated until nothing moves.
+#: A message that goes back may be missed by a search, which is then repeated. Sends, receives and acks go its way.
 _WALKS: Final = 5
 
 
@@ -133,7 +133,7 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
 
     `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
     `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`. O(1); O(n) of a run that has not
-    recorded anything.
+    recorded anything or is unknown: one search, and up to four more while messages go back, as by a retry.
     """
     body = encode(value)
     if len(body) > MAX_MEMO:
@@ -142,34 +142,56 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
     field = f"!{check_step_name(name, 'signal')}"
     names = queue.namespace, queue.keys.name, message_id, field
     given = write_memo(body, queue.keyring, *names)
-    before: list[dict[str, int]] | None = None
-    for _ in range(_WALKS):
-        counts = yield from _give(queue, message_id, field, given)
-        if counts is not None:
-            if read_memo(counts, queue.keyring, *names) != body:
-                raise SignalGivenError(queue.keys.name, message_id, name)
-            return
-        # Each move of a message changes a counter.
-        after = [seen.stats for seen in (yield from inspections(queue))]
-        if after == before:
-            break
-        before = after
-    raise RunUnknownError(queue.keys.name, message_id)
+    counts = yield from _give(queue, message_id, field, given)
+    if counts is None:
+        counts = yield from _give_unrecorded(queue, message_id, field, given)
+    if counts is None:
+        raise RunUnknownError(queue.keys.name, message_id)
+    if read_memo(counts, queue.keyring, *names) != body:
+        raise SignalGivenError(queue.keys.name, message_id, name)
 
 
 def _give(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[bytes | None]:
-    """Give a run a signal; returns the one that counts, or None if the run was not found: it may have moved."""
-    for known in (False, True):
+    """Give a signal to a run that has recorded something; returns the one that counts, None if it has not."""
+    for shard in (yield from queue.every_shard()):
+        counts: bytes | None = yield signal_run(shard.keys, message_id, field, given)
+        if counts is not None:
+            return counts
+    return None
+
+
+def _give_unrecorded(
+    queue: QueueRef, message_id: str, field: str, given: bytes
+) -> Plan[bytes | None]:
+    """Search for the message of a run to give it a signal; returns the one that counts, None if there is no run."""
+    before = yield from _went_back(queue)
+    for _ in range(_WALKS):
         for shard in (yield from queue.every_shard()):
             # The state of what is no run would be kept forever. One without the flag records something first.
-            if known and not _is_run((yield from show(shard, message_id))):
-                continue
-            counts: bytes | None = yield signal_run(
-                shard.keys, message_id, field, given, known=known
-            )
-            if counts is not None:
-                return counts
+            if _is_run((yield from show(shard, message_id))):
+                counts: bytes | None = yield signal_run(
+                    shard.keys, message_id, field, given, known=True
+                )
+                if counts is not None:
+                    return counts
+        after = yield from _went_back(queue)
+        counts = yield from _give(queue, message_id, field, given)
+        if counts is not None or after == before:
+            return counts
+        before = after
     return None
+
+
+def _went_back(queue: QueueRef) -> Plan[list[tuple[int, int, int]]]:
+    """Count for each shard the messages that left a lease without an ack, became ready, or were redriven."""
+    looks = []
+    for seen in (yield from inspections(queue)):
+        received, acked, unacked, promoted, redriven = (
+            seen.stats.get(name, 0)
+            for name in ("received", "acked", "unacked", "promoted", "redriven")
+        )
+        looks.append((received - acked - unacked, promoted, redriven))
+    return looks
 
 
 def _is_run(message: Stored | None) -> bool:

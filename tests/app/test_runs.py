@@ -571,6 +571,36 @@ def test_a_signal_finds_a_run_that_moves_during_the_search(
     assert (handle.result(0), running) == ("ann", [])
 
 
+def test_an_unknown_run_is_searched_for_once_in_a_busy_queue(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends, receives and acks hide no message from a search. What goes back does, so then it is repeated."""
+
+    @app.workflow
+    def order(run: SyncRun) -> None:
+        """Stand for any run."""
+
+    queue, look = app.queue("default"), peek._find_unacked
+    searches = list[str]()
+
+    def be_busy(ref: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
+        searches.append(message_id)
+        queue.send({"task": "order", "args": []})
+        [message] = queue.receive()
+        if message_id == "back" and len(searches) < 3:
+            queue.release(message)
+        else:
+            queue.ack(message)
+        return (yield from look(ref, message_id))
+
+    monkeypatch.setattr(peek, "_find_unacked", be_busy)
+    for run_id, times in (("gone", 1), ("back", 3)):
+        searches.clear()
+        with pytest.raises(RunUnknownError, match="is unknown"):
+            order.handle(run_id).signal(Approval("ann"))
+        assert searches == [run_id] * times
+
+
 @pytest.mark.parametrize("by", ["handle", "async handle", "id"])
 def test_a_signal_to_a_message_that_is_no_run_is_refused(app: QWorker, by: str) -> None:
     """Its state would be kept forever, as nothing ends it; `doctor` would call it a run whose message is gone."""

@@ -9,8 +9,12 @@ import pytest
 from redis import Redis
 
 from qworker.client.execute.sync import Client
+from qworker.client.inspect import peek
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk, StreamWalk, Walk
+from qworker.client.message import Stored
 from qworker.client.plan import Plan
+from qworker.client.queue import Queue
+from qworker.client.queue_ref import QueueRef
 from tests.topologies.servers import client_of
 
 T = TypeVar("T")
@@ -113,3 +117,21 @@ def test_a_long_row_of_one_score_is_read_once_though_one_goes_with_each_page(
     seen = [member for member, _ in read(client, SortedSetWalk(key), take)]
     assert len(seen) == len({*seen}) >= 20_000 - len(pages)
     assert len(pages) < 200
+
+
+def test_a_message_is_found_behind_leases_that_are_acked_during_the_search(
+    client: Client, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays where it is: that others leave the set of leases before it hides it from no search."""
+    queue = Queue(client, namespace, "q")
+    ids = queue.send_many(["body"] * 60)
+    others, read = [queue.receive(1)[0] for _ in ids][:20], peek.lease
+
+    def ack_one(ref: QueueRef, lease_id: str, deadline_ms: int) -> Plan[list[Stored]]:
+        if others:
+            queue.ack(others.pop(0))
+        return (yield from read(ref, lease_id, deadline_ms))
+
+    monkeypatch.setattr(peek, "lease", ack_one)
+    found = queue.show(ids[30])
+    assert (found is not None and found.state, others) == ("unacked", [])

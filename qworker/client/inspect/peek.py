@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from qworker.client.checks import check_count, check_skip, check_state
 from qworker.client.dead import verbs
 from qworker.client.inspect.find import Search, find_delayed, scored
+from qworker.client.inspect.walk import SortedSetWalk
 from qworker.client.message import Receipt, Stored
 from qworker.client.page_size import PageSize
 from qworker.client.per_shard import chained, each_readable, of_one_key, of_one_shard, until_found
@@ -192,9 +193,14 @@ def _find_delayed(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None,
 
 
 def _find_unacked(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
-    for message in (yield from _unacked(queue, None, newest=False)):
-        if message.id == message_id:
-            return message, ANYWHERE
+    # By score, and not by rank: acks of leases before would hide one behind them.
+    walk = SortedSetWalk(queue.keys.unacked, _LEASES)
+    while not walk.ended:
+        for name, score in (yield from walk.page()):
+            leased = yield from lease(queue, name.decode("utf-8", "replace"), score_ms(score))
+            for message in leased:
+                if message.id == message_id:
+                    return message, ANYWHERE
     return None, ANYWHERE
 
 
@@ -278,19 +284,17 @@ def _waiting(queue: QueueRef, count: int, state: str, *, newest: bool) -> Plan[l
     return messages
 
 
-def _unacked(queue: QueueRef, count: int | None, *, newest: bool) -> Plan[list[Stored]]:
-    verb = "ZREVRANGE" if newest else "ZRANGE"
+def _unacked(queue: QueueRef, count: int, *, newest: bool) -> Plan[list[Stored]]:
     messages: list[Stored] = []
-    first = 0
-    while count is None or len(messages) < count:
+    verb, first = "ZREVRANGE" if newest else "ZRANGE", 0
+    while len(messages) < count:
         words = (verb, queue.keys.unacked, first, first + _LEASES - 1, "WITHSCORES")
         flat: list[bytes] = yield raw(*words, decode=list)
         if not flat:
             break
         for name, deadline_ms in scored(flat):
-            if count is not None and len(messages) >= count:
-                break
-            leased = yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)
-            messages += leased[::-1] if newest else leased
+            if len(messages) < count:
+                leased = yield from lease(queue, name.decode("utf-8", "replace"), deadline_ms)
+                messages += leased[::-1] if newest else leased
         first += _LEASES
     return messages[:count]
