@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.calls import read_group
@@ -15,8 +16,10 @@ from qworker.client.inspect.walk import SortedSetWalk, StreamWalk
 from qworker.engine.calls import End, count_ends
 from qworker.engine.raw import raw
 from qworker.engine.repair import MAX_PAIRS, repair_join
+from qworker.formats import count
 from qworker.fsck.damage import Damage, DamageKind
-from qworker.fsck.reading import Spots, ask, lease_ids
+from qworker.fsck.leases import ask_with_leases
+from qworker.fsck.reading import Spots, ask
 from qworker.wire.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_calls", "check_joins"]
 
-_MAX_LEASES: Final = 5000
-_ATTEMPTS: Final = 20
 _PAGE: Final = 500
 #: Skip a group that began since then: its calls may be anywhere.
 _SETTLED_MS: Final = 60_000
@@ -51,16 +52,10 @@ def check_joins(
         groups |= dict.fromkeys(member for member, _ in page)
     for first in range(0, len(groups), MAX_PAIRS):
         some = [*groups][first : first + MAX_PAIRS]
-        why, problems = "busy", list[str]()
-        for _ in range(_ATTEMPTS):
-            leases = lease_ids(client, keys, _MAX_LEASES)
-            if leases is None:
-                break
-            why, problems = client.execute(repair_join(keys, some, leases, repair=repair))
-            if why != "busy":
-                break
+        question = partial(repair_join, keys, some, repair=repair)
+        why, problems = ask_with_leases(client, keys, question)
         if why:
-            yield f"{keys.queue}: {len(groups)} groups of calls could not be checked ({why})"
+            yield f"{keys.queue}: could not check {count(len(groups), 'group')} of calls: {why}"
             return
         for name, problem in zip(some, problems, strict=True):
             if problem:

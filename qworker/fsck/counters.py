@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qworker.engine.repair import (
@@ -14,7 +15,8 @@ from qworker.engine.repair import (
 )
 from qworker.errors import InvalidNameError
 from qworker.fsck.damage import Damage, DamageKind
-from qworker.fsck.reading import hash_pages, lease_ids
+from qworker.fsck.leases import ATTEMPTS, FAST, UNNAMED, ask_with_leases, lease_ids
+from qworker.fsck.reading import hash_pages
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue_or_shard
 from qworker.wire.numbers import whole
@@ -24,13 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_counters", "check_lanes", "check_uniques", "is_queue"]
 
-#: Leases that one call counts, and calls until a busy queue is given up.
-_MAX_LEASES: Final = 5000
-_ATTEMPTS: Final = 20
-_FAST: Final = "its leases change too fast"
-_UNNAMED: Final = f"it has over {_MAX_LEASES:,} leases, or one without a name: repair that first"
-#: Why a script could not check.
-_WHY: Final = {"": "", "busy": _FAST, "large": "it has more messages than a script may read"}
 _LANES: Final = {
     "unreadable": "holds no number and time: its sends could be stored twice",
     "future": "was used in the future: it would never be forgotten",
@@ -41,15 +36,15 @@ def check_counters(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator
     """Compare the counters with the queue; yields a text if that could not be done."""
     reported: set[tuple[str, str, str]] = set()
     why = ""
-    for _ in range(_ATTEMPTS):
-        leases = lease_ids(client, keys, _MAX_LEASES)
+    for _ in range(ATTEMPTS):
+        leases = lease_ids(client, keys)
         counters = client.execute(repair_counters(keys, leases or [], repair=repair))
         for problem in counters.problems:
             if problem not in reported:
                 reported.add(problem)
                 yield _wrong(keys.queue, *problem, repair=repair)
-        why = "" if not counters.busy else _FAST if leases is not None else _UNNAMED
-        if why != _FAST:
+        why = "" if not counters.busy else FAST if leases is not None else UNNAMED
+        if why != FAST:
             break
     if why:
         yield f"{keys.queue}: stored and unacked were not compared: {why}"
@@ -96,15 +91,8 @@ def check_uniques(client: Client, keys: QueueKeys, *, repair: bool) -> Iterator[
     for page in hash_pages(client, keys.unique):
         for first in range(0, len(page), MAX_PAIRS):
             pairs = page[first : first + MAX_PAIRS]
-            why, gone = _FAST, list[bool]()
-            for _ in range(_ATTEMPTS):
-                leases = lease_ids(client, keys, _MAX_LEASES)
-                answer, gone = client.execute(
-                    repair_unique(keys, pairs, leases or [], repair=repair)
-                )
-                why = _WHY[answer] if leases is not None else _UNNAMED
-                if why != _FAST:
-                    break
+            question = partial(repair_unique, keys, pairs, repair=repair)
+            why, gone = ask_with_leases(client, keys, question)
             if why:
                 yield f"{keys.queue}: the holders of unique keys were not checked: {why}"
                 return

@@ -6,7 +6,6 @@ script has checked it again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,11 +19,10 @@ if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
     from qworker.engine.command import Word
 
-__all__ = ["Spots", "ask", "hash_pages", "lease_ids", "pages_of_keys"]
+__all__ = ["Spots", "ask", "hash_pages", "pages_of_keys"]
 
 _PAGE: Final = 500
 _SCANNED: Final = 1000
-_LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
 
 
 def ask(client: Client, *words: Word) -> Any:
@@ -53,14 +51,6 @@ def hash_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
         yield list(zip(flat[::2], flat[1::2], strict=True))
         if cursor == b"0":
             return
-
-
-def lease_ids(client: Client, keys: QueueKeys, limit: int) -> list[str] | None:
-    """Return the ids of the leases at one instant; None if there are over `limit`, or an invalid one."""
-    names = ask(client, "ZRANGE", keys.unacked, 0, limit)
-    if len(names) > limit or not all(_LEASE_ID.fullmatch(name) for name in names):
-        return None
-    return [name.decode() for name in names]
 
 
 class Spots:

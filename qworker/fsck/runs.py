@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.inspect.runs import LOST, statuses
 from qworker.client.inspect.walk import SortedSetWalk
 from qworker.engine.repair import MAX_PAIRS, repair_run
+from qworker.formats import count
 from qworker.fsck.damage import Damage, DamageKind
-from qworker.fsck.reading import ask, lease_ids
+from qworker.fsck.leases import ask_with_leases
+from qworker.fsck.reading import ask
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import QueueKeys
 
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_outboxes", "check_runs"]
 
-_MAX_LEASES: Final = 5000
-_ATTEMPTS: Final = 20
 #: Runs that one walk through the queue searches for.
 _PAGE: Final = 5000
 
@@ -33,17 +34,11 @@ def check_runs(client: Client, queue: QueueRef, *, repair: bool) -> Iterator[Dam
         lost = [run.id for run in client.run(statuses(queue, ids)) if run.state == LOST]
         for first in range(0, len(lost), MAX_PAIRS):
             some = lost[first : first + MAX_PAIRS]
-            why, gone = "busy", list[bool]()
-            for _ in range(_ATTEMPTS):
-                leases = lease_ids(client, keys, _MAX_LEASES)
-                if leases is None:
-                    break
-                names = [name.encode() for name in some]
-                why, gone = client.execute(repair_run(keys, names, leases, repair=repair))
-                if why != "busy":
-                    break
+            names = [name.encode() for name in some]
+            question = partial(repair_run, keys, names, repair=repair)
+            why, gone = ask_with_leases(client, keys, question)
             if why:
-                yield f"{keys.queue}: the messages of {len(lost)} runs were not found, and could not be checked ({why})"
+                yield f"{keys.queue}: could not check {count(len(lost), 'run')} whose messages were not found: {why}"
                 return
             for name, is_gone in zip(some, gone, strict=True):
                 if is_gone:

@@ -117,3 +117,15 @@ def test_an_id_that_a_run_and_a_group_share_is_named(app: QWorker) -> None:
     app.handle("back", "both").signal("go", name="go")
     drain(app)
     assert found(queue) == [], "both have ended"
+
+
+def test_groups_are_not_checked_beside_an_invalid_lease(app: QWorker) -> None:
+    """The report names the lease as the reason: the queue is not too busy."""
+    _started(app, "all")
+    queue = app.queue("back")
+    with client_of(queue.client.factory.url) as redis:
+        redis.zadd(queue.ref.keys.unacked, {b"no lease \xff": 9e12})
+    texts = [one for one in check(queue.client, queue.ref.namespace) if isinstance(one, str)]
+    assert (
+        "back: could not check 1 group of calls: it has over 5,000 leases, or one without a name: repair that first"
+    ) in texts
