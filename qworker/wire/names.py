@@ -38,12 +38,15 @@ _QUEUE_LIMIT: Final = (
     "1 to 64 of a-z, 0-9, '.', '_' and '-', the first one a letter or digit; "
     "not 'queues', 'reaper' or 'workers'"
 )
+_STEP_LIMIT: Final = (
+    "1 to 100 of A-Z, a-z, 0-9, '_', '.', ':', '/' and '-', the first one not ':', '/' or '-'"
+)
 _TASK_LIMIT: Final = "1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', the first one a letter or '_'"
 
 
 def check_queue(name: object, field: str = "queue") -> str:
     """Return `name` if it is a valid queue name; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _QUEUE, _QUEUE_LIMIT)
+    return _check(name, field, _QUEUE, _QUEUE_LIMIT, _RESERVED)
 
 
 def check_queue_or_shard(name: object, field: str = "queue") -> str:
@@ -70,38 +73,32 @@ def shard_name(queue: str, shard: int) -> str:
 
 def check_namespace(name: object, field: str = "namespace") -> str:
     """Return `name` if it is a valid namespace; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _QUEUE, _QUEUE_LIMIT)
+    return _check(name, field, _QUEUE, _QUEUE_LIMIT, _RESERVED)
 
 
 def check_task(name: object, field: str = "task") -> str:
     """Return `name` if it is a valid task name; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+    return _check(name, field, _TASK, _TASK_LIMIT)
 
 
 def check_app(name: object, field: str = "name") -> str:
     """Return `name` if it is a valid name of an app; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+    return _check(name, field, _TASK, _TASK_LIMIT)
 
 
 def check_message_id(name: object, field: str = "message id") -> str:
     """Return `name` if it can be a message id; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _ID, _ID_LIMIT, reserved=frozenset())
+    return _check(name, field, _ID, _ID_LIMIT)
 
 
 def check_schedule(name: object, field: str = "schedule") -> str:
     """Return `name` if it is a valid schedule name; raise `InvalidNameError` otherwise."""
-    return _check(name, field, _TASK, _TASK_LIMIT, reserved=frozenset())
+    return _check(name, field, _TASK, _TASK_LIMIT)
 
 
 def check_step_name(name: object, field: str = "step") -> str:
     """Return the name of a step, a signal or a loop of a run; raise `InvalidNameError` for another."""
-    if not isinstance(name, str) or _STEP.fullmatch(name) is None:
-        raise InvalidNameError(
-            field,
-            f"{shown(name)} cannot be a name",
-            "1 to 100 of A-Z, a-z, 0-9, '_', '.', ':', '/' and '-', the first not a sign",
-        )
-    return name
+    return _check(name, field, _STEP, _STEP_LIMIT)
 
 
 def _check(
@@ -109,7 +106,7 @@ def _check(
     field: str,
     rule: re.Pattern[str],
     limit: str,
-    reserved: frozenset[str] = _RESERVED,
+    reserved: frozenset[str] = frozenset(),
 ) -> str:
     if not isinstance(name, str):
         raise InvalidNameError(field, f"is {type(name).__name__}, not str", limit)

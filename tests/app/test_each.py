@@ -492,7 +492,7 @@ def test_wrong_loops_are_refused(app: QWorker) -> None:
             (InvalidOptionError, "every", [1], {"every": 0}),
             (InvalidOptionError, "every", [1], {"every": True}),
             (InvalidOptionError, "interval", [1], {"interval": "50ms"}),
-            (InvalidNameError, "loop: .* cannot be a name", [1], {"name": "a b"}),
+            (InvalidNameError, "loop: .* is not a valid name", [1], {"name": "a b"}),
         )
         for error, match, items, options in wrong:
             with pytest.raises(error, match=match):

@@ -381,7 +381,7 @@ def test_wrong_gathers_are_refused(media: Media) -> None:
                 [media.transcode.call("a", 1)] * 10_001,
                 {},
             ),
-            (InvalidNameError, "gather: 'a b' cannot be a name", [], {"name": "a b"}),
+            (InvalidNameError, "gather: 'a b' is not a valid name", [], {"name": "a b"}),
             (NoResultError, "result", [nothing.call()], {}),
             (InvalidOptionError, "unknown", [media.transcode.call("a", 1)], {"policy": "first"}),
         )

@@ -33,8 +33,6 @@ from qworker.errors import ResultError
 if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
 
-    pass
-
 __all__ = ["Run"]
 
 P = ParamSpec("P")

@@ -23,8 +23,6 @@ from qworker.errors import InvalidOptionError, ResultError
 if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
 
-    pass
-
 __all__ = ["SyncRun"]
 
 P = ParamSpec("P")

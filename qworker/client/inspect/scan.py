@@ -7,7 +7,7 @@ may be missed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -31,9 +31,6 @@ from qworker.errors import QworkerError
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.states import STATES
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["QueueLength", "scan_page", "scan_queues"]
 

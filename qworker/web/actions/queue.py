@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-from qworker.client.manage.pauses import change_pauses
+from qworker.client.manage.pauses import PAUSES, change_pauses
 from qworker.errors import InvalidOptionError
 from qworker.web.access import OPERATE
 from qworker.web.actions.action import Action, Doing, Done
@@ -14,12 +14,6 @@ from qworker.web.actions.action import Action, Doing, Done
 __all__ = ["QUEUE_ACTIONS"]
 
 _DIRECTIONS: Final = {"in": {"in"}, "out": {"out"}, "all": {"in", "out"}}
-_PAUSED: Final = {
-    "": "not paused",
-    "in": "paused in: sends are refused",
-    "out": "paused out: nothing is delivered",
-    "all": "paused: sends are refused, nothing is delivered",
-}
 
 
 def _pause(doing: Doing) -> Done:
@@ -39,7 +33,7 @@ def _change(
     namespace = doing.namespace
     ref = namespace.queues.ref(doing.queue)
     inspection = namespace.client.run(change_pauses(ref, close=close, reopen=reopen))
-    outcome = _PAUSED.get(inspection.paused, inspection.paused)
+    outcome = PAUSES.get(inspection.paused, inspection.paused)
     return Done(outcome, f"/queues/{quote(doing.queue)}")
 
 
