@@ -1,4 +1,4 @@
-"""`qworker calls`: groups of calls whose callbacks were not sent yet; what they wait for; end one."""
+"""`qworker calls`: groups of calls whose callbacks have not been sent yet; what they wait for; end one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def command() -> None:
 @json_option
 @click.pass_obj
 def list_groups(session: Session, queue: str | None, limit: int) -> Output:
-    """List groups of calls whose callbacks were not sent yet: how many calls each waits for.
+    """List groups of calls whose callbacks have not been sent yet, with the number of calls that each waits for.
 
     QUEUE is the queue of the callback. Without it, lists the groups of all queues.
     """

@@ -26,7 +26,7 @@ __all__ = ["command"]
 )
 @json_option
 def command(path: Path | None, procs: int | None, keep: bool, history: Path | None) -> None:
-    """Index the Python code below PATH through a queue, kill a worker on the way, and print a summary.
+    """Index the Python code below PATH through a queue, kill a worker midway, and print a summary.
 
     PATH defaults to the standard library. The demo runs its own store and leaves nothing behind. Exit code 1 if a
     message was lost.

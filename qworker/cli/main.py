@@ -17,7 +17,7 @@ __all__ = ["cli", "main"]
 #: Module of `qworker.cli` → its line in the help. Listing them imports none.
 SECTIONS: Final = {
     "Start": {
-        "demo": "See it work on real input, with a worker killed on the way.",
+        "demo": "Watch a real job survive a killed worker.",
         "run": "Run the consumers of an app, and a reaper.",
         "daemon": "Run the reaper: due and timed-out messages, schedules, metrics.",
     },
@@ -42,13 +42,13 @@ SECTIONS: Final = {
         "schedule": "List, pause, run and remove schedules.",
     },
     "Look back": {
-        "spark": "History, audit, reports, bulk send and redrive, with Spark.",
+        "spark": "Archive, audit and report on the journal; send and redrive in bulk.",
     },
     "Set up": {
         "config": "Show the configuration, and where each value comes from.",
         "acl": "Write ACL users with least privilege, by role.",
         "scripts": "List the Lua scripts, and load them onto the servers.",
-        "store": "The embedded store: path, status, start, stop.",
+        "store": "Show, start and stop the embedded store.",
         "completion": "Print the completion script of a shell.",
     },
 }

@@ -20,9 +20,9 @@ __all__ = ["command"]
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """The embedded store: your own server, in a directory, for all namespaces.
+    """Show, start and stop the embedded store: a server of your own that keeps all namespaces in one directory.
 
-    It is in the default directory below your home, or in that of --url embedded:/directory.
+    The directory is below your home, unless --url embedded:/directory names another.
     """
 
 

@@ -98,7 +98,7 @@ def signal(session: Session, run_id: str, name: str, value: str, queue: str | No
 @command.command("cancel")
 @click.argument("run_id", metavar="ID")
 @_queue_option
-@click.option("--calls", is_flag=True, help="Cancel the calls that it gathers, too.")
+@click.option("--calls", is_flag=True, help="Also cancel the calls that it gathers.")
 @dry_run_option
 @yes_option
 @json_option

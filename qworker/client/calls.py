@@ -125,7 +125,7 @@ def _by_age(shards: list[list[CallGroup]]) -> list[CallGroup]:
 
 @everywhere(_by_age, reads=True)
 def calls(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[CallGroup]]:
-    """List up to `count` (1-1,000) groups of calls of each shard whose callbacks were not sent yet, oldest first."""
+    """List up to `count` (1-1,000) groups of calls of each shard whose callback has not been sent yet, oldest first."""
     check_count(count)
     names: list[bytes] = yield raw("ZRANGE", queue.keys.joins, skip, skip + count - 1, decode=list)
     found = []

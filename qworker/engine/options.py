@@ -172,7 +172,7 @@ class SendOptions(Options):
     debounce_max: Annotated[
         Duration | None,
         DurationKind(
-            "limit of the wait from the first message on, however many replace it",
+            "longest wait after the first message, however many replace it",
             minimum_ms=1,
             none="no limit: a steady stream of messages delivers none",
         ),

@@ -241,7 +241,7 @@ def test_redrive_leaves_items_that_no_consumer_can_take(run, shop):
     ran = run("dead", "redrive", "emails", "--all", "--yes")
 
     assert ran.out == (
-        "redriven 0 dead letters of emails; skipped 1 foreign, which consumers cannot handle "
+        "redriven 0 dead letters of emails; skipped 1 foreign item, which consumers cannot handle "
         "(qworker dead drop emails --reason foreign)\n"
     )
 

@@ -309,16 +309,16 @@ def test_the_command_tells_what_it_read(spark, lake, tmp_path):
     ("words", "named"),
     [
         (["--incremental"], "--incremental: needs an archive; pass --archive DIR"),
-        (["--restart"], "--restart: is for --incremental; pass both, or neither"),
+        (["--restart"], "--restart: requires --incremental; pass both, or neither"),
         (
             ["--incremental", "--archive", "LAKE", "--since", "24h"],
-            "--since: is not for --incremental",
+            "--since: excludes --incremental",
         ),
         (
             ["--incremental", "--archive", "LAKE", "--queues", "a"],
-            "--queues: is not for --incremental",
+            "--queues: excludes --incremental",
         ),
-        (["--incremental", "--archive", "LAKE", "--live"], "--live: is not for --incremental"),
+        (["--incremental", "--archive", "LAKE", "--live"], "--live: excludes --incremental"),
     ],
 )
 def test_an_incremental_report_is_of_a_whole_archive(lake, words, named):

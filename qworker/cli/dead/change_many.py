@@ -140,10 +140,10 @@ class _Run:
         """The result as text."""
         text = f"{self.change.done} {count(self.changed.done, 'dead letter')} of {self.queue}"
         if self.changed.gone:
-            text += f"; {count(self.changed.gone)} were already gone"
+            text += f"; {count(self.changed.gone)} already gone"
         if self.changed.foreign:
             text += (
-                f"; skipped {count(self.changed.foreign)} foreign, which consumers cannot handle "
+                f"; skipped {count(self.changed.foreign, 'foreign item')}, which consumers cannot handle "
                 f"(qworker dead drop {self.queue} --reason foreign)"
             )
         if self.changed.kept_out:

@@ -218,7 +218,7 @@ def _find(queue: Queue, dead_letter_id: str) -> DeadLetter:
 def redrive(session: Session, /, queue: str, rate: float | None, **flags: Any) -> Iterator[Output]:
     """Move dead letters back to ready, with fresh counts, except those that die during the command.
 
-    Choose them by filters, all of which must match, or by --all. If it is interrupted, run it again.
+    Choose them by filters, all of which must match, or by --all. If the command is interrupted, run it again.
     """
     from qworker.cli.dead.change_many import Change, change_dead_letters
     from qworker.client.dead import pages

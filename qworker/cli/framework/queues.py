@@ -92,9 +92,11 @@ class Queues:
 
         return bool(self._client.ask("EXISTS", *QueueKeys(self._namespace, name).all()))
 
-    def nearest(self, name: str) -> str | None:
-        """Return the queue that is spelt most alike; None if none is."""
-        return nearest(name, self.names())
+    def note_if_new(self, name: str) -> None:
+        """Note that a queue does not exist yet, and which one has a similar name."""
+        if not self.exists(name):
+            near = nearest(name, self.names())
+            note(f"note: queue {name!r} is new" + (f"; did you mean {near!r}?" if near else ""))
 
     def inspect(
         self, names: Iterable[str] | None = None, *, partial: bool = False

@@ -77,8 +77,8 @@ _call_options: Final = stacked(
 def command() -> None:
     """Import waiting messages from RSMQ, RQ or Celery.
 
-    Each message is copied, then deleted from the other system. If this is interrupted, run it again: nothing is lost
-    or moved twice. Stop the consumers of the other system first. Messages that cannot be moved stay there and are
+    Each message is copied, then deleted from the other system. If the import is interrupted, run it again: nothing is
+    lost or moved twice. Stop the consumers of the other system first. Messages that cannot be moved stay there and are
     listed; the exit code is then 3.
     """
 

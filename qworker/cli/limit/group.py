@@ -88,10 +88,10 @@ def list_all(session: Session, queue: str | None) -> Output:
     "--burst",
     type=int,
     metavar="N",
-    help="Messages of the rate that may start at once; default: as many as in 100 ms.",
+    help="Messages that may start at once within the rate. [default: those of 100 ms]",
 )
 @click.option(
-    "--weight", type=float, metavar="N", help="Share of the turns, 0.01 to 100; default 1."
+    "--weight", type=float, metavar="N", help="Share of the turns, 0.01 to 100. [default: 1]"
 )
 @click.option(
     "--max-waiting",

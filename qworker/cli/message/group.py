@@ -99,11 +99,12 @@ def cancel(
     dry_run: bool,
     yes: bool,
 ) -> Output:
-    """Cancel a message: delete it if it waits, ask its handler to stop if it runs. Remembered for 7 days.
+    """Cancel a message: delete it if it waits, ask its handler to stop if it runs.
 
-    Its worker sees the cancel within 5 s. It cancels the coroutine of an async handler; a sync handler can check. If
-    the handler still runs after `qworker run --cancel-grace`, its process is ended, and other messages of that process
-    start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped.
+    Its worker sees the cancel within 5 s. It cancels the coroutine of an async handler; a sync handler can check for
+    the cancel. If the handler still runs after `qworker run --cancel-grace`, its process is ended, and other messages
+    of that process start again elsewhere. --running and --kill do not wait. A message of a batch is not stopped. The
+    cancel is remembered for 7 days.
 
     ID may also name a callback, or with --queue the last message of a chain, that is not sent yet: this cancels the
     calls before it.

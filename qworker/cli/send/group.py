@@ -129,9 +129,7 @@ def _note_first(session: Session, queue: str, bodies: Bodies) -> None:
     from qworker.errors import InvalidBodyError
     from qworker.wire.codec import decode
 
-    if not session.queues.exists(queue):
-        near = session.queues.nearest(queue)
-        note(f"note: queue {queue!r} is new" + (f"; did you mean {near!r}?" if near else ""))
+    session.queues.note_if_new(queue)
     try:
         decode(bodies.first)
     except InvalidBodyError:

@@ -27,7 +27,7 @@ Examples:
 def command(session: Session, archive: str) -> Output:
     """Convert an archive of an earlier version to a Delta table of this namespace, in place. Needs no Java.
 
-    Stop its archiver first. No file is rewritten; if it is killed, run it again.
+    Stop its archiver first. No file is rewritten; if the command is killed, run it again.
     """
     from qworker.pipeline.jobs.convert import convert
     from qworker.pipeline.jobs.lake import Lake

@@ -34,4 +34,4 @@ SECTIONS: Final = {
     "Exit codes: 3 a check found something, 4 no Java, 5 a check cannot tell.",
 )
 def command() -> None:
-    """Run the Spark pipeline: history, audit, reports, bulk send and redrive."""
+    """Archive, audit and report on the journal, send and redrive in bulk, with Spark."""

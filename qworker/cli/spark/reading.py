@@ -163,7 +163,7 @@ class EventSelection:
         if not incremental:
             if restart:
                 raise InvalidOptionError(
-                    "--restart", "is for --incremental", "pass both, or neither"
+                    "--restart", "requires --incremental", "pass both, or neither"
                 )
             return None
         for given, option in (
@@ -172,9 +172,7 @@ class EventSelection:
             (self.until, "--until"),
         ):
             if given is not None:
-                raise InvalidOptionError(
-                    option, "is not for --incremental", "leave one of them out"
-                )
+                raise InvalidOptionError(option, "excludes --incremental", "omit one of them")
         if self.lake is None:
             raise InvalidOptionError("--incremental", "needs an archive", "pass --archive DIR")
         return self.lake

@@ -147,7 +147,9 @@ def _document(
 def _text(done: RedriveTotals) -> list[str | Block]:
     text: list[str | Block] = [f"redriven {count(done.done, 'dead letter')}"]
     if done.gone:
-        text.append(Note(f"{count(done.gone)} were already gone"))
+        text.append(Note(f"skipped {count(done.gone, 'dead letter')}: already gone"))
     if done.foreign:
-        text.append(Note(f"skipped {count(done.foreign)} foreign, which consumers cannot handle"))
+        text.append(
+            Note(f"skipped {count(done.foreign, 'foreign item')}, which consumers cannot handle")
+        )
     return text

@@ -82,7 +82,7 @@ def command(
     lake = reading.whole(incremental=incremental, restart=restart)
     if lake is not None and reading.live:
         raise InvalidOptionError(
-            "--live", "is not for --incremental", "archive first, and leave one of them out"
+            "--live", "excludes --incremental", "archive first, then omit --live"
         )
     scope = _scope(session, reading, targets)
     _check_out(out)

@@ -109,7 +109,7 @@ def command(
     options = {**source_options(session), **_options(flags), "queue": queue}
     chosen = write_id or f"cli-{uuid.uuid4()}"
     WriteOptions.of({**options, "writeId": chosen})
-    _note_new(session, queue)
+    session.queues.note_if_new(queue)
     rows = Rows(task=flags["task"], body=flags["body"], id=flags["row_id"])
     running = spark()
     silence(running)
@@ -131,12 +131,6 @@ def _options(flags: dict[str, Any]) -> dict[str, str]:
         "on_full": "onFull",
     }
     return {option: str(flags[flag]) for flag, option in names.items() if flags[flag] is not None}
-
-
-def _note_new(session: Session, queue: str) -> None:
-    if not session.queues.exists(queue):
-        near = session.queues.nearest(queue)
-        note(f"note: queue {queue!r} is new" + (f"; did you mean {near!r}?" if near else ""))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ __all__ = ["command"]
 @click.option(
     "--plain",
     is_flag=True,
-    help="Only show figures, without tables to choose from and without keys.",
+    help="Show figures only: no tables to choose from, no keys.",
 )
 @click.option(
     "--every",
@@ -37,7 +37,7 @@ def command(session: Session, once: bool, plain: bool, every: str) -> Output | N
     """Watch queues, workers, handlers and dead letters, and act on them; `q` exits, `?` lists the keys.
 
     The full screen needs the extra `top`; without it, or with --plain, it only shows figures. Rates are per second,
-    over some seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
+    over a few seconds. In a pipe, or with --once or --json, it prints one snapshot, with rates over one interval.
     """
     from qworker.cli.top.sampler import TopSampler
     from qworker.cli.top.screen import watch

@@ -62,7 +62,7 @@ def list_workers(session: Session) -> Output:
 @click.argument("names", nargs=-1, metavar="[WORKER...]")
 @click.option("--host", help="All workers on this host, named as by `hostname`.")
 @click.option(
-    "--all", "everybody", is_flag=True, help="All workers of the namespace, but no daemon."
+    "--all", "everybody", is_flag=True, help="All workers of the namespace; daemons keep running."
 )
 @json_option
 @click.pass_obj

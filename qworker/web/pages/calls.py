@@ -31,7 +31,7 @@ _POLICIES: Final = {
 
 
 def call_groups(look: Look) -> Page:
-    """List the groups of calls whose callbacks were not sent yet."""
+    """List the groups of calls whose callbacks have not been sent yet."""
     listed = look.readings.calls.get()
     pages = max(1, -(-len(listed.groups) // _PER_PAGE))
     number = look.number("page", highest=pages)

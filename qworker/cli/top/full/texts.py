@@ -193,7 +193,7 @@ def help_page(
         yield Fields({key.name: key.help for key in view.keys})
     yield Heading("WHAT IT SHOWS")
     yield from (
-        "Rates are per second, over some seconds. Sparklines show the last hour, since the screen was opened.",
+        "Rates are per second, over a few seconds. Sparklines show the last hour, since the screen was opened.",
         "Visible rows are read at every interval. Reading all queues takes the server less than",
         "0.5 % of its time. Every change is a command of the command line, and is written to the audit trail.",
     )
