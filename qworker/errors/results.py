@@ -47,7 +47,7 @@ class TaskFailedError(ResultError):
         step = f"call of {self.step!r}, " if self.step else ""
         return (
             f"{step}message {self.message_id} of queue {self.queue!r} is dead ({self.reason}){cause}; "
-            f"qworker message show {self.queue} {self.message_id}"
+            f"qworker dead show {self.queue} {self.message_id}"
         )
 
 
