@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from qworker.cli.framework.commands import (
     yes_option,
 )
 from qworker.cli.framework.output import Block, Fields, Hint, Line, Note, Output, Table
-from qworker.cli.framework.paging import limit_option
+from qworker.cli.framework.paging import cut_notes, limit_option
 from qworker.cli.framework.parameters import QUEUE, queue_option
 from qworker.cli.framework.terminal import Cell, Column
 
@@ -51,8 +52,17 @@ def list_groups(session: Session, queue: str | None, limit: int) -> Output:
 
     QUEUE is the queue of the callback. Without it, lists the groups of all queues.
     """
-    groups = [one for opened in session.queues.searched(queue) for one in opened.calls(limit)]
-    return Output({"groups": [_document(one) for one in groups]}, _listing(session, groups))
+    groups: list[CallGroup] = []
+    cut: list[str] = []
+    for opened in session.queues.searched(queue):
+        found = opened.calls(limit)
+        groups += found[:limit]
+        if len(found) > limit or (len(found) == limit and opened.calls(1, skip=limit)):
+            cut.append(opened.name)
+    return Output(
+        {"groups": [_document(one) for one in groups]},
+        itertools.chain(_listing(session, groups), cut_notes(cut, limit)),
+    )
 
 
 @command.command("show")

@@ -40,6 +40,7 @@ def start(app: QWorker) -> Any:
 def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
     """With what they wait for; an abandoned one ends the wait for its result."""
     handle = start(app)
+    assert "only the oldest" not in run("calls", "ls", "-n", "1").err
     [listed] = run("calls", "ls", "--json").json["groups"]
     assert (listed["id"], listed["queue"], listed["state"]) == (handle.id, "web", "running")
     assert (listed["calls"], listed["left"]) == (2, 2)

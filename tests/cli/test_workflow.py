@@ -210,6 +210,23 @@ def test_a_dead_run_is_redriven_after_its_last_step(run, orders):
     assert handle.result(0) == "a-1: yes"
 
 
+def test_listings_say_what_they_leave_out(run, orders):
+    """Runs in a state are found behind others; `calls ls` says so as well."""
+    for name in ("a-1", "a-2", "a-3"):
+        orders.start(name)
+    orders.run_what_is_ready()
+    orders.fails = True
+    orders.order.handle("a-3").signal("yes", name="approval")
+    orders.run_what_is_ready()
+
+    dead = run("workflow", "ls", "-n", "1", "--state", "dead")
+    assert ("a-3" in dead.out, "only the oldest" in dead.err) == (True, False)
+    two = run("workflow", "ls", "-n", "2")
+    assert "only the oldest 2 are listed of orders (--limit)" in two.err
+    assert ("a-2" in two.out, "a-3" in two.out) == (True, False)
+    assert "only the oldest" not in run("workflow", "ls", "-n", "3").err
+
+
 def test_a_run_is_cancelled(run, orders):
     """While it waits, at once; one that has ended is too late."""
     handle = orders.start("a-1")
@@ -228,6 +245,7 @@ def test_unknown_runs_and_wrong_signals_are_refused(run, shop, orders):
     """A message that is not a run is not found as one; JSON and ids are checked first."""
     orders.start("a-1")
     (other,) = shop.send("orders")
+    assert run("workflow", "ls", "--state", "bogus").code == 2
     for arguments, code, text in (
         (["show", "nobody"], 1, "run nobody not found in the queues of namespace"),
         (["show", other, "--queue", "orders"], 1, "not found in queue 'orders'"),

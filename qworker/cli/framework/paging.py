@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -16,14 +16,14 @@ from qworker.cli.framework.terminal import note
 if TYPE_CHECKING:
     from qworker.client.inspect.pages import Page
 
-__all__ = ["limit_option", "page_options", "print_pages"]
+__all__ = ["cut_notes", "limit_option", "page_options", "print_pages"]
 
 limit_option: Final = click.option(
     "--limit",
     "-n",
     type=NumberRange(1, 1000),
     default=100,
-    help="Maximum number to read of each queue, oldest first. [default: 100]",
+    help="Maximum number to list of each queue, oldest first. [default: 100]",
 )
 page_options: Final = stacked(
     click.option(
@@ -36,6 +36,12 @@ page_options: Final = stacked(
         help="Approximate page size. [default: 100]",
     ),
 )
+
+
+def cut_notes(queues: Sequence[str], limit: int) -> Iterator[Note]:
+    """Tell of queues that have more than `limit_option` lets a listing show."""
+    if queues:
+        yield Note(f"only the oldest {limit:,} are listed of {', '.join(queues)} (--limit)")
 
 
 def print_pages(

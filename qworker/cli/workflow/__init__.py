@@ -1,0 +1,1 @@
+"""`qworker workflow`: the verbs in `group`, what they print in `tables`."""
