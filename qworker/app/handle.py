@@ -113,16 +113,22 @@ class Handle(Generic[R]):
         """Wait in async code, as `result` does."""
         return await aresult_within(self, _seconds(timeout))
 
-    def signal(self, value: object, *, name: str | None = None) -> None:
+    def signal(self, value: object, *, name: str | None = None, replace: bool = False) -> None:
         """Give a run a signal: the run continues if it waits for it. The name defaults to that of the value's type.
 
-        Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`.
+        `replace`: if the run is dead, this value takes the place of one that was given before; redrive the run then.
+        Raises `SignalGivenError`, `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`, also
+        for a dataclass or Struct whose fields do not have their declared types.
         """
-        self._app.queue(self.queue).signal(self.id, name or type(value).__name__, value)
+        name = name or type(value).__name__
+        self._app.queue(self.queue).signal(self.id, name, value, replace=replace)
 
-    async def asignal(self, value: object, *, name: str | None = None) -> None:
+    async def asignal(
+        self, value: object, *, name: str | None = None, replace: bool = False
+    ) -> None:
         """Give a run a signal in async code, as `signal` does."""
-        await self._app.aqueue(self.queue).signal(self.id, name or type(value).__name__, value)
+        name, queue = name or type(value).__name__, self._app.aqueue(self.queue)
+        await queue.signal(self.id, name, value, replace=replace)
 
     def feed(self, after: str = "", timeout: Duration | None = None) -> Iterator[FeedEntry]:
         """Yield what its handler appends to its feed, until the message has ended; `after`: the entry to resume from.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -128,14 +129,19 @@ def delete_waiting(queue: QueueRef, message_ids: Sequence[str]) -> Plan[set[str]
     return gone
 
 
-def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[None]:
+def signal(
+    queue: QueueRef, message_id: str, name: str, value: object, *, replace: bool = False
+) -> Plan[None]:
     """Give a run a signal by its name: if the run waits for it, it continues at once, otherwise when it waits.
 
     `value` is any JSON value. A signal with the same value may be repeated. Raises `SignalGivenError` for another one,
     `RunEndedError`, `RunUnknownError`, `RunTooLargeError`, and `InvalidBodyError`. O(1); O(n) of a run that has not
     recorded anything or is unknown: one search, and up to four more while messages go back, as by a retry.
+
+    `replace`: if the run is dead, another value takes the place of the first one, unless its wait had timed out.
+    Redrive the run afterwards.
     """
-    body = encode(value)
+    body = _encoded(value)
     if len(body) > MAX_MEMO:
         raise InvalidBodyError("signal", f"has {len(body):,} bytes of JSON", "at most 1 MiB")
     # Other names are those of this library.
@@ -147,8 +153,28 @@ def signal(queue: QueueRef, message_id: str, name: str, value: object) -> Plan[N
         counts = yield from _give_unrecorded(queue, message_id, field, given)
     if counts is None:
         raise RunUnknownError(queue.keys.name, message_id)
-    if read_memo(counts, queue.keyring, *names) != body:
+    first = read_memo(counts, queue.keyring, *names)
+    if first and first != body and replace:
+        counts = yield from _replace(queue, message_id, field, given)
+        first = body if counts == given else first
+    if first != body:
         raise SignalGivenError(queue.keys.name, message_id, name)
+
+
+def _encoded(signal: object) -> bytes:
+    """Write a signal as JSON. Raises `InvalidBodyError`, also for one that a wait for its own type would refuse."""
+    try:
+        body = encode(signal)
+    except InvalidBodyError as error:
+        raise error.at("signal") from error
+    if isinstance(signal, msgspec.Struct) or is_dataclass(signal):
+        try:
+            with suppress(TypeError, NameError):  # of annotations that only the wait can read
+                msgspec.json.decode(body, type=type(signal))
+        except msgspec.ValidationError as error:
+            name = type(signal).__name__
+            raise InvalidBodyError("signal", f"is no {name}", str(error)) from error
+    return body
 
 
 def _give(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[bytes | None]:
@@ -192,6 +218,19 @@ def _went_back(queue: QueueRef) -> Plan[list[tuple[int, int, int]]]:
         )
         looks.append((received - acked - unacked, promoted, redriven))
     return looks
+
+
+def _replace(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[bytes | None]:
+    """Replace the signal of a dead run; returns the one that counts, or None if the run is not dead."""
+    for shard in (yield from queue.every_shard()):
+        dead_letter = yield from find_dead(shard, message_id)
+        if dead_letter is not None:
+            entry = dead_letter.entry.in_stream
+            counts: bytes | None = yield signal_run(
+                shard.keys, message_id, field, given, known=True, dead_letter=entry
+            )
+            return counts
+    return None
 
 
 def _is_run(message: Stored | None) -> bool:

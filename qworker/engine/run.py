@@ -145,10 +145,12 @@ def signal_run(
     value: bytes,
     *,
     known: bool = False,
+    dead_letter: str = "",
     now_ms: int | None = None,
 ) -> Command[bytes | None]:
     """Give a run a signal, and wake it if it waits for it; returns the value that counts, which is the first.
 
+    While the run has this `dead_letter`, by its entry, the value replaces the one that was given before.
     None for an unknown run, unless it is `known` that its message is there. Raises `RunEndedError`, and
     `RunTooLargeError` for a signal that the run does not wait for.
     """
@@ -166,7 +168,7 @@ def signal_run(
     return Command(
         load_script("signal"),
         (*standard_keys(keys), keys.run(message_id), keys.runs),
-        (given(now_ms), message_id, name, value, "1" if known else ""),
+        (given(now_ms), message_id, name, value, "1" if known else "", dead_letter),
         decode,
     )
 

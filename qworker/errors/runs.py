@@ -59,7 +59,10 @@ class RunUnknownError(RefusedError):
         self.queue, self.message_id = queue, message_id
 
     def __str__(self) -> str:
-        return f"run {self.message_id} of queue {self.queue!r} is unknown: it ended long ago, or the id is wrong"
+        return (
+            f"run {self.message_id} of queue {self.queue!r} is unknown: it ended long ago, the id is wrong, or it is "
+            "not a run"
+        )
 
 
 class RunEndedError(RefusedError):
@@ -112,7 +115,7 @@ class SignalGivenError(RefusedError):
     def __str__(self) -> str:
         return (
             f"run {self.message_id} of queue {self.queue!r} already has the signal {self.signal!r} with another "
-            "value, or no longer waits for it"
+            "value, or no longer waits for it; replace=True replaces the value while the run is dead"
         )
 
 

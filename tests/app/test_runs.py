@@ -525,8 +525,12 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
         return run.wait(Approval).by
 
     handle = order.start()
-    with pytest.raises(InvalidBodyError):
+    with pytest.raises(InvalidBodyError, match="signal: is of type object"):
         handle.signal(object())
+    with pytest.raises(
+        InvalidBodyError, match=r"^signal: is no Approval; Expected `str`, got `int` - at `\$.by`"
+    ):
+        handle.signal(Approval(7))  # type: ignore[arg-type]
     for name in ("a b", "Approval#2", "!x", "n" * 101):
         with pytest.raises(InvalidNameError, match=r"signal: .* is not a valid name"):
             handle.signal(Approval("ann"), name=name)
@@ -543,6 +547,38 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
     wrong.signal(5, name="Approval")
     [error] = drain(app, errors="collect").errors
     assert isinstance(error, InvalidResultError)
+    assert f"qworker workflow signal {wrong.id} Approval JSON --replace" in str(error)
+
+
+def test_a_value_that_a_dead_run_could_not_use_is_replaced(app: QWorker) -> None:
+    """If the caller says so; one that waits, or whose wait has timed out, keeps the first."""
+
+    @app.workflow(retry=Retry.none())
+    def order(run: SyncRun) -> str:
+        try:
+            return run.wait(Approval, timeout="1d").by
+        except SignalTimeoutError:
+            raise ValueError("too late") from None
+
+    late, handle = order.start(), order.start()
+    handle.signal(5, name="Approval")
+    with pytest.raises(SignalGivenError, match="replace=True"):
+        handle.signal(Approval("ann"), replace=True)
+    drain(app, errors="collect")
+    assert [each.status().state for each in (late, handle)] == ["dead", "dead"]
+    with pytest.raises(SignalGivenError):
+        late.signal(Approval("ann"), replace=True)
+    with pytest.raises(SignalGivenError):
+        handle.signal(Approval("ann"))
+
+    async def replace() -> None:
+        await handle.asignal(Approval("ann"), replace=True)
+        await app.aclose()
+
+    asyncio.run(replace())
+    app.queue("default").redrive(ids={handle.id})
+    drain(app)
+    assert handle.result(0) == "ann"
 
 
 @pytest.mark.parametrize("parked", [False, True])

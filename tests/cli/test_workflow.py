@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_a_dead_run_is_redriven_after_its_last_step(run, orders):
     assert run("workflow", "redrive", "a-1").code == 0
     orders.run_what_is_ready()
     assert handle.result(0) == "a-1: yes"
+
+
+def test_a_signal_that_a_run_cannot_use_is_replaced(run, orders):
+    """Its error names the command, and the command the next one."""
+    handle = orders.start("a-1")
+    orders.run_what_is_ready()
+    assert run("workflow", "signal", "a-1", "approval", "7").code == 0
+    orders.run_what_is_ready()
+    [replacing] = re.findall(
+        r"qworker (workflow signal a-1 approval) JSON (--replace)",
+        run("dead", "show", "orders", "a-1").out,
+    )
+    assert run("workflow", "signal", "a-1", "approval", '"ann"').code == 1
+    replaced = run(*replacing[0].split(), '"ann"', replacing[1]).out
+    [redrive] = re.findall(r"qworker (workflow redrive a-1)", replaced)
+    assert run(*redrive.split()).code == 0
+    orders.run_what_is_ready()
+    assert handle.result(0) == "a-1: ann"
 
 
 def test_listings_say_what_they_leave_out(run, orders):

@@ -206,7 +206,7 @@ def _signalled(drive: Drive) -> Call:
     drive.send("p", priority=5)
     drive.redis.zadd(drive.keys.runs, {"a": NOW})
     keys = (*drive.standard_keys(), *_keys(drive, "run:a", "runs"))
-    return Call(keys, (NOW, "a", "!go", "v", ""))
+    return Call(keys, (NOW, "a", "!go", "v", "", ""))
 
 
 def _spec(**changed: object) -> bytes:
@@ -753,8 +753,9 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             2: ["", "a b", "b", "ä"],
             3: ["", "!", "x", "! x", "!@x", "!" + "n" * 128],
             4: ["", "v" * 1_114_113],
+            6: ["x", "1", "1-", "1-1-1", "9" * 20 + "-1", "1-" + "9" * 20],
         },
-        calls=lambda drive, call: [call.only(3)],
+        calls=lambda drive, call: [call.only(3), call.only(5)],
     ),
     "feed": Refusals(
         _on_parts("feed:a", words=(60_000, "\n1")),

@@ -502,6 +502,36 @@ def test_signals_to_no_run_are_refused(drive: Drive) -> None:
         signalled(drive, b"\n2")
 
 
+def test_the_signal_of_a_dead_run_can_be_replaced(engine_drive: Drive) -> None:
+    """While its dead letter is there: that of another run, or one that was redriven, lets the first value stay."""
+    drive = engine_drive
+    received(drive, "a", "b")
+    recorded(drive, index="1")
+    signalled(drive, b"\n100")
+    outcomes = Outcomes("L")
+    outcomes.bury(1, "max_receives")
+    outcomes.bury(2, "max_receives")
+    drive.settle(outcomes, at=NOW + 6)
+    entry, other = (name.decode() for name, _ in drive.redis.xrange(drive.keys.dead))
+    key = drive.keys.run("a")
+    before = drive.redis.hgetall(key)
+    for wrong in ("", other, "1-1"):
+        assert signalled(drive, b"\n2", dead_letter=wrong) == b"\n100"
+    assert drive.redis.hgetall(key) == before
+
+    assert signalled(drive, b"\n2", dead_letter=entry) == b"\n2"
+    after = drive.redis.hgetall(key)
+    assert (after[b"!go"], after[b"@given"]) == (f" t={NOW + 5}\n2".encode(), b"5")
+    assert signalled(drive, b"\n7", name="!more", dead_letter=entry) == b"\n7"
+
+    drive.redis.hset(key, "@given", 64 * 2**20 - 4)
+    with pytest.raises(RunTooLargeError, match="67,108,867 bytes of signals"):
+        signalled(drive, b"\n" + b"9" * 8, dead_letter=entry)
+    assert signalled(drive, b"\n3", dead_letter=entry) == b"\n3"
+    drive.call("redrive", drive.standard_keys(), NOW, entry)
+    assert signalled(drive, b"\n4", dead_letter=entry) == b"\n3"
+
+
 @pytest.mark.parametrize("first", ["signal", "due", "reap"])
 def test_a_wait_ends_once_whatever_comes_first(drive: Drive, first: str) -> None:
     """Signal, due time and the reap of a lost lease in each order: one message is left, and one value."""

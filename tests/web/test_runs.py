@@ -128,6 +128,15 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
         patch.setattr("qworker.web.pages.run._SEARCHED", 0)
         assert "Redrive: continue after the last step" in text_of(browser, "/runs/orders/a-1")
     orders.fails = False
+    page = browser.get("/runs/orders/a-1").text
+    assert "Replace the signal" in page
+    form = {
+        "name": "approval",
+        "value": '"no"',
+        **dict(re.findall('name="(replace)" value="(1)"', page)),
+    }
+    assert browser.post("/runs/orders/a-1/signal", form).status_code == 303
+    assert browser.post("/runs/orders/a-1/signal", {**form, "value": '"yes"'}).status_code == 303
     assert browser.post("/runs/orders/a-1/redrive").status_code == 303
     assert browser.post("/runs/orders/a-1/redrive").status_code == 400
     with pytest.MonkeyPatch.context() as patch:

@@ -16,6 +16,7 @@ T = TypeVar("T")
 class SignalWait(msgspec.Struct, Generic[T], frozen=True):
     """A wait for a signal: the fields of its value and its end."""
 
+    run_id: str
     name: str
     signal: str
     end: str
@@ -32,5 +33,5 @@ class SignalWait(msgspec.Struct, Generic[T], frozen=True):
             raise InvalidResultError(
                 f"signal {self.name!r}",
                 f"is not of the declared type: {error}",
-                "send it with that type",
+                f"when the run is dead: qworker workflow signal {self.run_id} {self.name} JSON --replace, then redrive",
             ) from error

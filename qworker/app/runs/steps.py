@@ -274,7 +274,7 @@ class Steps:
                 f"signal {name!r}", "is waited for twice", "give each wait a name= of its own"
             )
         decoder = msgspec.json.Decoder(signal)
-        return SignalWait(name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
+        return SignalWait(self.id, name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
 
     def opened(self, step: str, stored: bytes) -> bytes:
         """Return the JSON of a stored value. Raises `KeyMissing`, and `ProtectionError` for one that was changed."""

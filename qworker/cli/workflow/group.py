@@ -80,12 +80,17 @@ def show(session: Session, run_id: str, queue: str | None) -> Output:
 @click.argument("name", metavar="NAME")
 @click.argument("value", metavar="[JSON]", default="null")
 @_queue_option
+@click.option("--replace", is_flag=True, help="Replace the value that a dead run was given before.")
 @json_option
 @click.pass_obj
-def signal(session: Session, run_id: str, name: str, value: str, queue: str | None) -> Output:
+def signal(
+    session: Session, run_id: str, name: str, value: str, queue: str | None, replace: bool
+) -> Output:
     """Give a run a signal: if it waits for the signal, it continues; otherwise it finds the signal when it waits.
 
     NAME is the type that the run waits for, or the name of the wait; JSON is the value, null by default.
+
+    The first value counts. If a run is dead because it could not use that, replace it, and redrive the run.
     """
     from qworker.errors import InvalidBodyError
     from qworker.wire.codec import decode
@@ -95,10 +100,11 @@ def signal(session: Session, run_id: str, name: str, value: str, queue: str | No
     except InvalidBodyError as error:
         raise error.at("JSON") from error
     opened, run = _find(session, run_id, queue)
-    opened.signal(run.id, name, given)
+    opened.signal(run.id, name, given, replace=replace)
+    redrive = f"; to continue it: qworker workflow redrive {run.id}" if run.state == "dead" else ""
     return Output(
         {"id": run.id, "queue": run.queue, "signal": name, "value": given},
-        f"gave {run.id} of {run.queue} the signal {name}",
+        f"gave {run.id} of {run.queue} the signal {name}{redrive}",
     )
 
 

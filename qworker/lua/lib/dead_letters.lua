@@ -13,14 +13,18 @@ local function letter(id)
   return redis.call('XRANGE', dead, id, id)[1]
 end
 
+local function is_letter_id(word)
+  local time_ms, number = string.match(word, '^(%d+)%-(%d+)$')
+  return time_ms ~= nil and #time_ms <= 19 and #number <= 19
+end
+
 -- A refusal if ARGV from 2 on, up to `last` or the end, are not 1-100 complete ids: an incomplete id means a range to
 -- XRANGE and another entry to XDEL.
 local function bad_letters(last)
   last = last or #ARGV
   if last > 101 then return { 'ARG', 'entries' } end
   for i = 2, last do
-    local time_ms, number = string.match(ARGV[i], '^(%d+)%-(%d+)$')
-    if not time_ms or #time_ms > 19 or #number > 19 then return { 'ARG', 'entry id' } end
+    if not is_letter_id(ARGV[i]) then return { 'ARG', 'entry id' } end
   end
   return nil
 end

@@ -1,7 +1,8 @@
 #!lua
 -- signal.lua: give a run a signal, and wake it if it waits for that.
--- Of a signal that is given twice the first value stays. A full server refuses it before anything is written. Signals have at most
--- 64 MiB in all, which `@given` of the run counts; the one that it waits for is taken in any case.
+-- Of a signal that is given twice the first value stays, unless the caller names the dead letter of the run: nothing has read
+-- what it replaces since. A full server refuses a signal before anything is written. Signals have at most 64 MiB in all, which
+-- `@given` of the run counts; the one that it waits for is taken in any case.
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; then the run HASH in place of a lease, and runs ZSET
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
@@ -9,6 +10,7 @@
 -- ARGV[3]    signal           `!<name>`
 -- ARGV[4]    value            see docs/protocol.md
 -- ARGV[5]    known            '1': the caller has seen the message, which may not have recorded anything yet; or ''
+-- ARGV[6]    dead letter      '', or the entry of the run's: while it is there, the value replaces one that was given before
 -- Returns {'OK', now ms, degraded, the value given before or '', 1 if it was woken, else 0}, {'UNKNOWN'} {'ENDED'}, or a
 --   refusal: {'FULLRUN', bytes} {'BROKEN', key, type} {'ARG', name}
 -- O(log d): d delayed.
@@ -32,6 +34,7 @@
 --- include lib/ends.lua
 --- include lib/requeue.lua
 --- include lib/wake_run.lua
+--- include lib/dead_letters.lua
 --- include lib/rights.lua
 
 local MAX_VALUE, MAX_GIVEN = 1114112, 67108864 -- 1 MiB and what encryption adds · 64 MiB
@@ -44,6 +47,7 @@ local now, id, signal, value = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4]
 if not now or not string.find(id, '^[%w._-]+$') or run ~= run_key(id) then return { 'ARG', 'message id' } end
 if not string.find(signal, '^![%w_.][^%s]*$') or #signal > 128 then return { 'ARG', 'signal' } end
 if not value or value == '' or #value > MAX_VALUE then return { 'ARG', 'value' } end
+if ARGV[6] ~= '' and not is_letter_id(ARGV[6] or '-') then return { 'ARG', 'dead letter' } end
 -- A call that stopped midway would leave the run half woken, and no other call would wake it.
 refused = denied('runs', 'HSET', run, 'h', '') or denied('runs', 'HDEL', run, 'h') or denied('messages', 'RPUSH', ready(0), '')
   or denied('messages', 'ZREM', delayed, '')
@@ -53,9 +57,17 @@ if not is_live and redis.call('EXISTS', run) == 1 then return { 'ENDED' } end
 if not is_live and ARGV[5] ~= '1' then return { 'UNKNOWN' } end
 local found = redis.call('HMGET', run, signal, '@given', '@waits')
 local given = (tonumber(found[2]) or 0) + #signal + #value
+local buried = ARGV[6] ~= '' and letter(ARGV[6])
+local dead_run = buried and parse(letter_field(buried, 'envelope'))
+local replaced = dead_run and dead_run.id == id and found[1] and string.match(found[1], '^ t=%d+(.*)$')
+if replaced then
+  given = given - #signal - #replaced
+  found[1] = false
+end
 if not found[1] and found[3] ~= signal and given > MAX_GIVEN then return { 'FULLRUN', text(given) } end
 if not is_live then redis.call('ZADD', runs, text(now), id) end
 if not found[1] then redis.call('HSET', run, '@given', text(given)) end
+if replaced then redis.call('HDEL', run, signal) end
 
 open_journal(attributes.journal, now)
 local to = places(attributes.levels)

@@ -23,7 +23,8 @@ def _signal(doing: Doing) -> Done:
             "signal", f"{ascii(name)[:40]} is not a name", "1 to 200 characters"
         )
     value = decode(doing.form.get("value", "").encode())
-    doing.namespace.queues.get(doing.queue).signal(_run(doing), name, value)
+    queue = doing.namespace.queues.get(doing.queue)
+    queue.signal(_run(doing), name, value, replace="replace" in doing.form)
     return _done(doing, f"given the signal {name}")
 
 
