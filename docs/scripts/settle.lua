@@ -816,8 +816,9 @@ end
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed; `@recent`, `@before`: a virtual time, and the groups that ran empty since;
---                   `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
+--                   limits that have changed, or (c…) calls count what is in flight, see count_page; `@recent`, `@before`: a
+--                   virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -1514,6 +1515,11 @@ local MAX_FIELDS = 500 -- of one command
 -- Whether no group in the field of a batch is counted.
 function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
 
+-- Whether some group may not be counted: its \1 is behind the length of the array, which may have one itself.
+function packed_slots.may_be_uncounted(found)
+  return packed_slots.are_uncounted(found) or string.find(found, '\1', 3, true) ~= nil
+end
+
 -- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
   local mark = packed_slots.are_uncounted(found) and '\1' or ''
@@ -1547,6 +1553,34 @@ function packed_slots.loosen(slots, lease_id)
     end
   end
   redis.call('HDEL', slots, lease_id)
+end
+
+-- Take the mark from slots that are not counted, `most` at most, of {token, value, …} as they stand in `slots`. Returns the
+-- names of their groups, how many slots each has, and the number of all.
+function packed_slots.unmark(slots, flat, most)
+  local names, numbers, written, left = {}, {}, {}, most
+  local function bare(slot)
+    if left == 0 or not slot or string.byte(slot) ~= 1 then return slot end
+    local name = string.sub(slot, 2)
+    if not numbers[name] then names[#names + 1] = name end
+    numbers[name], left = (numbers[name] or 0) + 1, left - 1
+    return name
+  end
+  for i = 1, #flat, 2 do
+    local token, value, before = flat[i], flat[i + 1], left
+    if string.find(token, ':', 1, true) then
+      value = bare(value)
+    elseif left > 0 and packed_slots.may_be_uncounted(value) then
+      local batch = packed_slots.unpacked(value) or {}
+      for index, slot in ipairs(batch) do batch[index] = bare(slot) end
+      value = cmsgpack.pack(batch)
+    end
+    if left < before then written[#written + 1], written[#written + 2] = token, value end
+  end
+  for first = 1, #written, MAX_FIELDS do
+    redis.call('HSET', slots, unpack(written, first, math.min(first + MAX_FIELDS - 1, #written)))
+  end
+  return names, numbers, most - left
 end
 
 -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
@@ -1589,11 +1623,51 @@ end
 more_of_groups[#more_of_groups + 1] = function(it)
   local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
   local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
-  local slots, in_parts = it.slots, it.in_parts
+  local states, slots, in_parts = it.states, it.slots, it.in_parts
 
   local byte = string.byte -- called for every member
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
+
+  -- Let the records of groups count slots that they did not, `most` at most, of {token, value, …} as they stand in `slots`.
+  -- Returns how many they were.
+  function it.count_slots(flat, most)
+    local names, numbers, all = packed_slots.unmark(slots, flat, most)
+    it.read_many(names)
+    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + numbers[name] end
+    it.write_records(names)
+    return all
+  end
+
+  -- Whether calls are counting what is in flight, see count_page. They may not meet a slot that goes to another field: what
+  -- moves it counts it.
+  local counting
+  local function is_counting()
+    if counting == nil then counting = string.find(redis.call('HGET', states, '@looking') or '', '^c') ~= nil end
+    return counting
+  end
+
+  -- Give each slot of a batch a field of its own.
+  function it.loosen(lease_id)
+    local stored = redis.call('HGET', slots, lease_id)
+    if not stored then return end
+    if packed_slots.may_be_uncounted(stored) and is_counting() then it.count_slots({ lease_id, stored }, #stored) end
+    packed_slots.loosen(slots, lease_id)
+  end
+
+  -- A message moves to another lease, and its slot with it.
+  function it.move_slot(old_id, new_id, index)
+    it.loosen(old_id)
+    local token = old_id .. ':' .. index
+    local name = redis.call('HGET', slots, token)
+    if not name then return end
+    if byte(name) == UNCOUNTED and is_counting() then
+      it.count_slots({ token, name }, 1)
+      name = it.name_of(name)
+    end
+    redis.call('HSET', slots, new_id .. ':' .. index, name)
+    redis.call('HDEL', slots, token)
+  end
 
   -- A slot of the group is taken, for `token`.
   function it.occupy(token, name)
@@ -1607,7 +1681,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free a slot; false if nothing had it.
   function it.vacate(token)
     local lease_id = string.match(token, '^([^:]+):')
-    if lease_id then packed_slots.loosen(slots, lease_id) end
+    if lease_id then it.loosen(lease_id) end
     local name = redis.call('HGET', slots, token)
     if not name then return false end
     redis.call('HDEL', slots, token)
@@ -1672,7 +1746,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Free the slots of many messages of a lease.
   function it.vacate_all(lease_id, indices)
     if #indices == 0 or redis.call('EXISTS', slots) == 0 or it.vacate_batch(lease_id, indices) then return end
-    packed_slots.loosen(slots, lease_id)
+    it.loosen(lease_id)
     local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
     for first = 1, #indices, AT_ONCE do
       local tokens, gone = {}, {}
@@ -1719,34 +1793,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       running[name] = (running[name] or 0) + 1
     end)
     return running, next_cursor
-  end
-
-  -- The queue gets its first limit: what is in flight counts from now on.
-  function it.count_all()
-    local found, counted = redis.call('HGETALL', slots), {}
-    local function count(slot)
-      if not slot or byte(slot) ~= UNCOUNTED then return slot end
-      local name = it.name_of(slot)
-      counted[name] = (counted[name] or 0) + 1
-      return name
-    end
-    local written, names = {}, {}
-    for i = 1, #found, 2 do
-      local token, value = found[i], found[i + 1]
-      local batch = not string.find(token, ':', 1, true) and packed_slots.unpacked(value)
-      if batch then
-        for index, slot in ipairs(batch) do batch[index] = count(slot) end
-        written[#written + 1], written[#written + 2] = token, cmsgpack.pack(batch)
-      elseif byte(value) == UNCOUNTED then
-        written[#written + 1], written[#written + 2] = token, count(value)
-      end
-    end
-    if next(counted) == nil then return end
-    in_parts('HSET', slots, written)
-    for name in pairs(counted) do names[#names + 1] = name end
-    it.read_many(names)
-    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + counted[name] end
-    it.write_records(names)
   end
 
   function it.uncounted(name) return MARK .. name end

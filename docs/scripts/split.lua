@@ -13,6 +13,7 @@
 -- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} if the receipt is stale,
 --   or a refusal: {'LEASEUSED', id} {'TOOLATE', message id, half ms} {'BROKEN', key, type} {'ARG', name}
 -- O(log u): u leases.
+local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
 -- Integers as text: `..` writes 1e+14 from fourteen digits on. An infinite score, which only another program
@@ -289,6 +290,293 @@ local function received_at(id, deadline, visibility_ms)
   visibility_ms = whole(string.match(id, '^%w+%-%d+%-(%d+)$'), 1, MAX_VISIBILITY_MS) or visibility_ms
   return text(math.max(0, deadline - visibility_ms))
 end
+-- Groups: messages with flag g, which take turns. Made only where a call meets one.
+--   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
+--                   is in sight of all that look at delayed messages, and never due.
+--   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
+--                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
+--                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   limits that have changed, or (c…) calls count what is in flight, see count_page; `@recent`, `@before`: a
+--                   virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
+--                   `*<parent>`: how many of a shared limit have started
+--   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
+--   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
+--   later ZSET      a group or parent that must wait → until when, in ms
+--   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
+--                   `:<message id>` of one that keeps its slot while it waits. With a \1 before the group its record does
+--                   not count the member: nothing limits it
+--   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
+--                   with `s=<version>` the share of a limit over several queues, see share.lua
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
+-- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
+-- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
+-- whose name begins with `=` is ordered: one at a time.
+-- A call that changes many groups does so between `begin` and `finish`, which looks at each once, and writes all together.
+
+local groups, group_of, more_of_groups = nil, nil, {}
+do
+local MAX_GROUP = 257
+
+-- The group of an item, or nil. Lists and leases may hold items of other programs: an invalid name is none.
+function group_of(item)
+  local at = string.find(item, ' g=', 1, true)
+  local usual = at and string.match(item, '^([%w_.:-]+)[ \n]', at + 3)
+  if usual and #usual <= MAX_GROUP and string.sub(item, 1, 3) == 'q1 ' and at < (string.find(item, '\n', 1, true) or 0) then
+    return usual
+  end
+  local value = string.match(item, '^q1 [^\n]- g=([^ \n]+)')
+  if not value then return nil end
+  value = string.gsub(value, '%%(%x%x)', function(pair) return string.char(tonumber(pair, 16)) end)
+  if #value > MAX_GROUP or string.find(value, '%c') or not string.find(value, '^=?[^/=][^/]*/?[^/]*$')
+    or string.sub(value, -1) == '/' then
+    return nil
+  end
+  return value
+end
+
+local made
+local byte, find = string.byte, string.find -- called for every group
+local ZEROS = { __index = { turn = 0, rate_ms = 0, wait_ms = 0 } }
+function groups()
+  if made then return made end
+  local base = string.sub(meta, 1, -5)
+  local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
+  local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
+  local it, records, tags = { opened = 0 }, {}, nil
+  local AT_ONCE = 1000 -- values of one command
+  local together = nil -- between `begin` and `finish`: what waits to be written
+
+  -- The parent of a group, or nil.
+  function it.parent_of(name)
+    if records[name] then return records[name].parent end
+    return string.find(name, '/', 1, true) and string.match(name, '^=?([^/]+/)[^/]') or nil
+  end
+
+  -- Virtual times: of the queue, and of its messages without a group.
+  function it.tags()
+    if not tags then
+      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+      tags = {
+        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+      }
+    end
+    return tags
+  end
+
+  function it.write_tags()
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- The values of a record as it is stored; nil without one.
+  function it.values_of(found)
+    if not found or byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
+  -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
+  -- groups have none; `stale` and `dirty` say what `finish` will do about it.
+  local function read(name, found)
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
+    if number < 0 then number = nil end
+    local one = {
+      number = number, first = first, last = last, busy = busy, tag = tag, known = found and true, stale = false, dirty = false,
+    }
+    setmetatable(one, ZEROS)
+    if turn ~= 0 then one.turn = turn end
+    if rate_ms ~= 0 then one.rate_ms = rate_ms end
+    if wait_ms ~= 0 then one.wait_ms = wait_ms end
+    if find(name, '/', 1, true) then one.parent = it.parent_of(name) end
+    records[name] = one
+    return one
+  end
+
+  function it.record(name)
+    return records[name] or read(name, redis.call('HGET', states, ':' .. name))
+  end
+
+  function it.read_many(names)
+    local fields, wanted = {}, {}
+    for _, name in ipairs(names) do
+      if not records[name] then
+        fields[#fields + 1], wanted[#wanted + 1] = ':' .. name, name
+      end
+    end
+    for first = 1, #wanted, AT_ONCE do
+      local last = math.min(first + AT_ONCE - 1, #wanted)
+      local found = redis.call('HMGET', states, unpack(fields, first, last))
+      for i = first, last do read(wanted[i], found[i - first + 1]) end
+    end
+  end
+
+  -- `one` may be left out: its record.
+  function it.write(name, one)
+    one = one or it.record(name)
+    if not together then return it.write_records({ name }) end
+    if not one.dirty then
+      one.dirty = true
+      local names = together.dirty
+      names[#names + 1] = name
+    end
+  end
+
+  function it.refresh(name)
+    if not together then
+      it.begin()
+      it.refresh(name)
+      it.finish()
+    elseif not it.record(name).stale then
+      records[name].stale = true
+      table.insert(together.stale, name)
+    end
+  end
+
+  -- One may be inside another: the outermost writes.
+  function it.begin()
+    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
+    together.depth = together.depth + 1
+  end
+
+  function it.finish()
+    together.depth = together.depth - 1
+    if together.depth > 0 then return end
+    it.refresh_all(together.stale)
+    local done = together
+    together = nil
+    it.write_records(done.dirty)
+    it.in_parts('HDEL', states, done.numbers)
+  end
+
+  -- The number of a group is free: nothing of it waits.
+  function it.free_number(number)
+    local field = '#' .. number
+    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
+  end
+
+  -- A refusal if a key of groups holds another type, else nil.
+  function it.broken()
+    return broken({ states, 'hash', turns, 'zset', children, 'zset', later, 'zset', slots, 'hash', limits, 'hash' })
+  end
+
+  -- The queue has groups from now on.
+  function it.mark()
+    redis.call('HSET', meta, 'groups', '1')
+    redis.call('HSETNX', meta, 'journal', 'off')
+  end
+
+  it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
+  it.records, it.read = records, read
+  for _, extend in ipairs(more_of_groups) do extend(it) end
+  made = it
+  return it
+end
+end
+-- Writes of many values, and of the records of groups. See lib/groups.lua.
+more_of_groups[#more_of_groups + 1] = function(it)
+  local states, later, records = it.states, it.later, it.records
+  local AT_ONCE = 1000 -- values of one command
+  -- Written out: the rights of a user are read from this text.
+  local COMMANDS = {
+    ZADD = function(key, ...) return redis.call('ZADD', key, ...) end,
+    ZREM = function(key, ...) return redis.call('ZREM', key, ...) end,
+    HSET = function(key, ...) return redis.call('HSET', key, ...) end,
+    HDEL = function(key, ...) return redis.call('HDEL', key, ...) end,
+  }
+  -- One of these with any number of values; returns the sum of its replies.
+  function it.in_parts(command, key, values, option)
+    local sum, call = 0, COMMANDS[command]
+    for first = 1, #values, AT_ONCE do
+      local last = math.min(first + AT_ONCE - 1, #values)
+      sum = sum + (option and call(key, option, unpack(values, first, last)) or call(key, unpack(values, first, last)))
+    end
+    return sum
+  end
+
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
+  end
+
+  it.pack = pack
+
+  -- Write records. A group without members, slots or a wait is forgotten.
+  function it.write_records(names)
+    local set, gone, ends = {}, {}, {}
+    for i = 1, #names do
+      local name = names[i]
+      local one = records[name]
+      one.dirty = false
+      local empty = not one.number and one.busy == 0 and one.turn == 0
+      if empty and one.rate_ms == 0 and one.wait_ms == 0 then
+        if one.known then gone[#gone + 1] = ':' .. name end
+        one.known = false
+      else
+        if empty then
+          -- Only its rate or its wait is left: it is forgotten after that.
+          ends[#ends + 1], ends[#ends + 2] = math.ceil(math.max(one.rate_ms, one.wait_ms)), name
+        end
+        set[#set + 1], set[#set + 2] = ':' .. name,
+          pack(one.number or -1, one.first, one.last, one.busy, one.turn, one.tag, one.rate_ms, one.wait_ms)
+        one.known = true
+      end
+    end
+    if it.next_start then
+      set[#set + 1], set[#set + 2] = '@start', it.next_start
+      it.next_start = nil
+    end
+    it.in_parts('ZADD', later, ends)
+    it.in_parts('HSET', states, set)
+    it.in_parts('HDEL', states, gone)
+  end
+
+  -- Members of groups have ended, `freed` of each of `names`. Groups that need no more than their records are written at once: those
+  -- without a parent and without waiting members. Returns the others. (With members, a group that no limit holds any more may
+  -- have been full: a change of limits looks at it once, and here.)
+  function it.lower_busy(names, freed)
+    local fields, asked, rest, set, gone = {}, {}, {}, {}, {}
+    for i = 1, #names do
+      local name = names[i]
+      if records[name] or string.find(name, '/', 1, true) then
+        rest[#rest + 1] = name
+      else
+        fields[#fields + 1], asked[#asked + 1] = ':' .. name, name
+      end
+    end
+    local function lower(field, name, found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local alone = number and number < 0 -- nothing waits
+      busy = alone and (busy > freed[name] and busy - freed[name] or 0)
+      local empty = alone and busy == 0 and turn == 0
+      if not alone or empty and (rate_ms ~= 0 or wait_ms ~= 0) then
+        rest[#rest + 1] = name
+      elseif empty then
+        gone[#gone + 1] = field
+      else
+        set[#set + 1], set[#set + 2] = field, pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+      end
+    end
+    for from = 1, #fields, AT_ONCE do
+      local to = math.min(from + AT_ONCE - 1, #fields)
+      local found = redis.call('HMGET', states, unpack(fields, from, to))
+      for i = from, to do lower(fields[i], asked[i], found[i - from + 1]) end
+    end
+    it.in_parts('HSET', states, set)
+    it.in_parts('HDEL', states, gone)
+    return rest
+  end
+end
 -- The slots of a batch share a field of `slots` until some of its messages are settled apart from the others, as the messages
 -- share one of the lease:   <lease> → the groups of its messages as a MessagePack array, index 1 the first, false for none
 -- After that, and for a message that was delivered alone:   <lease>:<index> → group
@@ -298,6 +586,11 @@ local MAX_FIELDS = 500 -- of one command
 
 -- Whether no group in the field of a batch is counted.
 function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
+
+-- Whether some group may not be counted: its \1 is behind the length of the array, which may have one itself.
+function packed_slots.may_be_uncounted(found)
+  return packed_slots.are_uncounted(found) or string.find(found, '\1', 3, true) ~= nil
+end
 
 -- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
@@ -332,6 +625,34 @@ function packed_slots.loosen(slots, lease_id)
     end
   end
   redis.call('HDEL', slots, lease_id)
+end
+
+-- Take the mark from slots that are not counted, `most` at most, of {token, value, …} as they stand in `slots`. Returns the
+-- names of their groups, how many slots each has, and the number of all.
+function packed_slots.unmark(slots, flat, most)
+  local names, numbers, written, left = {}, {}, {}, most
+  local function bare(slot)
+    if left == 0 or not slot or string.byte(slot) ~= 1 then return slot end
+    local name = string.sub(slot, 2)
+    if not numbers[name] then names[#names + 1] = name end
+    numbers[name], left = (numbers[name] or 0) + 1, left - 1
+    return name
+  end
+  for i = 1, #flat, 2 do
+    local token, value, before = flat[i], flat[i + 1], left
+    if string.find(token, ':', 1, true) then
+      value = bare(value)
+    elseif left > 0 and packed_slots.may_be_uncounted(value) then
+      local batch = packed_slots.unpacked(value) or {}
+      for index, slot in ipairs(batch) do batch[index] = bare(slot) end
+      value = cmsgpack.pack(batch)
+    end
+    if left < before then written[#written + 1], written[#written + 2] = token, value end
+  end
+  for first = 1, #written, MAX_FIELDS do
+    redis.call('HSET', slots, unpack(written, first, math.min(first + MAX_FIELDS - 1, #written)))
+  end
+  return names, numbers, most - left
 end
 
 -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
@@ -370,18 +691,210 @@ end
 -- The cursor of HSCAN in such a cursor.
 function packed_slots.scanned(cursor) return string.match(cursor, '^(%d+) %d+ .+$') or cursor end
 end
+-- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
+more_of_groups[#more_of_groups + 1] = function(it)
+  local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
+  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
+  local states, slots, in_parts = it.states, it.slots, it.in_parts
+
+  local byte = string.byte -- called for every member
+
+  local function id_of(item) return string.match(item, '^q1 (%S+)') end
+
+  -- Let the records of groups count slots that they did not, `most` at most, of {token, value, …} as they stand in `slots`.
+  -- Returns how many they were.
+  function it.count_slots(flat, most)
+    local names, numbers, all = packed_slots.unmark(slots, flat, most)
+    it.read_many(names)
+    for _, name in ipairs(names) do it.record(name).busy = it.record(name).busy + numbers[name] end
+    it.write_records(names)
+    return all
+  end
+
+  -- Whether calls are counting what is in flight, see count_page. They may not meet a slot that goes to another field: what
+  -- moves it counts it.
+  local counting
+  local function is_counting()
+    if counting == nil then counting = string.find(redis.call('HGET', states, '@looking') or '', '^c') ~= nil end
+    return counting
+  end
+
+  -- Give each slot of a batch a field of its own.
+  function it.loosen(lease_id)
+    local stored = redis.call('HGET', slots, lease_id)
+    if not stored then return end
+    if packed_slots.may_be_uncounted(stored) and is_counting() then it.count_slots({ lease_id, stored }, #stored) end
+    packed_slots.loosen(slots, lease_id)
+  end
+
+  -- A message moves to another lease, and its slot with it.
+  function it.move_slot(old_id, new_id, index)
+    it.loosen(old_id)
+    local token = old_id .. ':' .. index
+    local name = redis.call('HGET', slots, token)
+    if not name then return end
+    if byte(name) == UNCOUNTED and is_counting() then
+      it.count_slots({ token, name }, 1)
+      name = it.name_of(name)
+    end
+    redis.call('HSET', slots, new_id .. ':' .. index, name)
+    redis.call('HDEL', slots, token)
+  end
+
+  -- A slot of the group is taken, for `token`.
+  function it.occupy(token, name)
+    if redis.call('HSET', slots, token, name) == 0 then return end
+    local parent = it.parent_of(name)
+    it.record(name).busy = it.record(name).busy + 1
+    if parent then it.record(parent).busy = it.record(parent).busy + 1 end
+    it.refresh(name)
+  end
+
+  -- Free a slot; false if nothing had it.
+  function it.vacate(token)
+    local lease_id = string.match(token, '^([^:]+):')
+    if lease_id then it.loosen(lease_id) end
+    local name = redis.call('HGET', slots, token)
+    if not name then return false end
+    redis.call('HDEL', slots, token)
+    if byte(name) == UNCOUNTED then return true end
+    if not lease_id and byte(name) == ORDERED then it.record(name).wait_ms = 0 end -- see keep_ordered_slot
+    local parent = it.parent_of(name)
+    it.record(name).busy = math.max(0, it.record(name).busy - 1)
+    if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
+    it.refresh(name)
+    return true
+  end
+
+  -- Members of groups have ended, `freed` of each of `names`: each group is read and written once.
+  local function release(names, freed)
+    names = it.lower_busy(names, freed)
+    it.read_many(names)
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      one.busy = math.max(0, one.busy - freed[name])
+      if one.parent then
+        local above = it.record(one.parent)
+        above.busy = math.max(0, above.busy - freed[name])
+      end
+    end
+    for _, name in ipairs(names) do
+      local one = it.record(name)
+      if one.number or one.parent then it.refresh(name) else it.write(name) end
+    end
+  end
+
+  -- Free the slots of a batch that share a field, all or those of some messages. False, with nothing changed, if they do not
+  -- share one, or if it would be written for too few.
+  function it.vacate_batch(lease_id, indices)
+    local stored = redis.call('HGET', slots, lease_id)
+    if stored and not indices and packed_slots.are_uncounted(stored) then
+      redis.call('HDEL', slots, lease_id)
+      return true
+    end
+    local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
+    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    local function free(index)
+      local name = found[index]
+      if not name then return end
+      found[index] = false
+      if byte(name) == UNCOUNTED then return end
+      if not freed[name] then names[#names + 1] = name end
+      freed[name] = (freed[name] or 0) + 1
+    end
+    if indices then
+      for _, index in ipairs(indices) do
+        if string.find(index, '^[1-9]%d*$') then free(tonumber(index)) end
+      end
+      for i = 1, #found do left = found[i] and left + 1 or left end
+    else
+      for i = 1, #found do free(i) end
+    end
+    if left > 0 then redis.call('HSET', slots, lease_id, cmsgpack.pack(found)) else redis.call('HDEL', slots, lease_id) end
+    if #names > 0 then release(names, freed) end
+    return true
+  end
+
+  -- Free the slots of many messages of a lease.
+  function it.vacate_all(lease_id, indices)
+    if #indices == 0 or redis.call('EXISTS', slots) == 0 or it.vacate_batch(lease_id, indices) then return end
+    it.loosen(lease_id)
+    local AT_ONCE, names, freed, seen = 1000, {}, {}, {}
+    for first = 1, #indices, AT_ONCE do
+      local tokens, gone = {}, {}
+      for i = first, math.min(first + AT_ONCE - 1, #indices) do tokens[#tokens + 1] = lease_id .. ':' .. indices[i] end
+      for i, name in ipairs(redis.call('HMGET', slots, unpack(tokens))) do
+        if name and not seen[tokens[i]] then
+          seen[tokens[i]] = true -- an index may be named twice
+          gone[#gone + 1] = tokens[i]
+          if byte(name) ~= UNCOUNTED then
+            if not freed[name] then names[#names + 1] = name end
+            freed[name] = (freed[name] or 0) + 1
+          end
+        end
+      end
+      in_parts('HDEL', slots, gone)
+    end
+    release(names, freed)
+  end
+
+  -- Free the slots of the entries of a lease, as `read_lease` returns them.
+  function it.vacate_entries(lease_id, entries)
+    local indices = {}
+    for i, entry in ipairs(entries) do indices[i] = entry[3] end
+    it.vacate_all(lease_id, indices)
+  end
+
+  -- Items of a new lease take a slot each.
+  function it.occupy_all(lease_id, items)
+    for i, item in ipairs(items) do
+      local name = group_of(item)
+      if name then
+        it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
+        it.vacate(':' .. id_of(item))
+      end
+    end
+  end
+
+  -- How many members of each group are in flight and not counted, a page of about `most` slots a call; and the next cursor.
+  function it.running_uncounted(cursor, most)
+    local running = {}
+    local next_cursor = packed_slots.each(slots, cursor, most, function(slot)
+      if byte(slot) ~= UNCOUNTED then return end
+      local name = it.name_of(slot)
+      running[name] = (running[name] or 0) + 1
+    end)
+    return running, next_cursor
+  end
+
+  function it.uncounted(name) return MARK .. name end
+
+  function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
+
+  -- An ordered group waits for a message that comes back at a time. Nothing of it runs until then: `wait_ms` tells people.
+  function it.keep_ordered_slot(item, due_ms)
+    local name = group_of(item)
+    if not name or byte(name) ~= ORDERED then return end
+    it.record(name).wait_ms = due_ms < MAX_MS and due_ms or 0
+    it.keep_slot(item)
+  end
+
+  -- A waiting member keeps its slot: what comes after it must not run beside it.
+  function it.keep_slot(item)
+    local name = group_of(item)
+    if name then it.occupy(':' .. id_of(item), name) end
+  end
+
+  -- A waiting message has ended, and a slot that it kept is free.
+  function it.free_slot(item)
+    if group_of(item) then it.vacate(':' .. id_of(item)) end
+  end
+end
 -- A message moves to another lease, and the slot of its group with it.
-local function move_slot(meta, item, old_id, new_id, index)
-  if kind(item) ~= 'own' or not has_flags(item) or not flag(item, ' g=') then return end
-  local slots = string.sub(meta, 1, -5) .. 'slots'
-  packed_slots.loosen(slots, old_id)
-  local name = redis.call('HGET', slots, old_id .. ':' .. index)
-  if not name then return end
-  redis.call('HSET', slots, new_id .. ':' .. index, name)
-  redis.call('HDEL', slots, old_id .. ':' .. index)
+local function move_slot(item, old_id, new_id, index)
+  if kind(item) == 'own' and has_flags(item) and flag(item, ' g=') then groups().move_slot(old_id, new_id, index) end
 end
 
-local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
 if refused then return refused end
 local now, own = clock(ARGV[1], meta), ARGV[3] == ''
@@ -414,6 +927,6 @@ local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)
 redis.call('ZADD', unacked, deadline, new_id)
 redis.call('HDEL', old, ARGV[2])
-move_slot(meta, item, old_id, new_id, ARGV[2])
+move_slot(item, old_id, new_id, ARGV[2])
 if redis.call('EXISTS', old) == 0 then redis.call('ZREM', unacked, old_id) end
 return { 'OK', text(now), deadline }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from qworker.engine.arguments import given, maybe, standard_keys
 from qworker.engine.command import Command
@@ -13,6 +13,7 @@ from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
+    "COUNTING",
     "GroupState",
     "LargeGroup",
     "group_page",
@@ -22,6 +23,10 @@ __all__ = [
     "running_page",
     "set_limit",
 ]
+
+
+#: A cursor of `set_limit`: the limits are not stored yet.
+COUNTING: Final = "c"
 
 
 class GroupState(NamedTuple):
@@ -98,7 +103,8 @@ def set_limit(
 ) -> Command[str]:
     """Store the limits of a name ('' leaves all as they are); some of the groups that had to wait look at them.
 
-    Returns the next cursor, "0" at the end. Raises `TooManyLimitsError`.
+    Returns the next cursor, "0" at the end. It is `COUNTING` before the first limits of a queue are stored: each such
+    call counts a part of what is in flight; make it again. Raises `TooManyLimitsError`.
     """
 
     def decode(reply: Any) -> str:

@@ -73,10 +73,16 @@ class Allotted(NamedTuple):
 
 def share(
     keys: QueueKeys, shares: Sequence[tuple[str, int, str]], *, now_ms: int | None = None
-) -> Command[list[Report]]:
-    """Give a shard its shares (limit, version, words; '' reports alone), and read what it does with each."""
+) -> Command[list[Report] | None]:
+    """Give a shard its shares (limit, version, words; '' reports alone), and read what it does with each.
 
-    def decode(reply: Any) -> list[Report]:
+    None before the first limit of its queue is stored: each such call counts a part of what is in flight; make it
+    again.
+    """
+
+    def decode(reply: Any) -> list[Report] | None:
+        if reply[0] == b"COUNTING":
+            return None
         words = accepted(reply, keys.queue)[2:]
         return [
             Report(

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
+from qworker.engine.command import Command
 from qworker.engine.repair import repair_groups, repair_seats
+from qworker.engine.scripts import Script
 from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes
 from qworker.wire.envelope import Envelope, tail
 from tests.lua.drive import NOW, Drive
+
+_PAGES = b"local COUNTS, SEEN, AT_ONCE = 250, 1000, 10"
+_SMALL_PAGES = b"local COUNTS, SEEN, AT_ONCE = 3, 4, 1"
 
 
 def put(drive: Drive, *messages: str, at: int = NOW, size: int = 0, **options: Any) -> Sent:
@@ -38,6 +45,15 @@ def get(drive: Drive, lease: str, count: int = 100, **options: Any) -> list[str]
 def limit(drive: Drive, name: str, words: str) -> None:
     """Set a limit as it is stored."""
     drive.redis.hset(drive.keys.limits, name, words)
+
+
+def in_small_pages(command: Command[Any]) -> Command[Any]:
+    """A change of limits that counts 3 slots a call, of 4 fields of a hash that it reads one by one."""
+    assert command.script is not None
+    name, source = command.script.name, command.script.source
+    assert source.count(_PAGES) == 1
+    script = Script(name, source.replace(_PAGES, _SMALL_PAGES), command.script.roles)
+    return structs.replace(command, script=script)
 
 
 def nacked(lease: str, delay_ms: int) -> Outcomes:

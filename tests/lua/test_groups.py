@@ -21,7 +21,7 @@ from qworker.engine.shares import share
 from qworker.errors import GroupFullError
 from qworker.wire.envelope import tail
 from tests.lua.drive import NOW, Drive
-from tests.lua.group_calls import EMPTY, found, get, idle, ids, limit, nacked, put
+from tests.lua.group_calls import EMPTY, found, get, idle, ids, in_small_pages, limit, nacked, put
 
 
 def test_groups_take_turns(drive: Drive) -> None:
@@ -283,13 +283,18 @@ def test_messages_of_a_rate_start_by_handfuls(
 
 
 def test_the_first_share_counts_what_is_in_flight(drive: Drive) -> None:
-    """A limit that is set later finds it counted."""
-    put(drive, *[f"a:a{n}" for n in range(4)])
-    assert len(get(drive, "l1", 2)) == 2
-    drive.run(share(drive.keys, [("t/", 1, "c=3 s=1")]))
+    """In calls of a few slots, before it is stored; a limit that is set later finds them counted."""
+    put(drive, *[f"a:a{n}" for n in range(12)])
+    assert len(get(drive, "l1", 2) + get(drive, "l2", 8)) == 10
+    for _ in range(3):
+        assert drive.run(in_small_pages(share(drive.keys, [("t/", 1, "c=3 s=1")]))) is None
+        assert not drive.redis.exists(drive.keys.limits)
+    reports = drive.run(in_small_pages(share(drive.keys, [("t/", 1, "c=3 s=1")])))
+    assert [report.version for report in reports] == [1]
+    assert not drive.redis.hexists(drive.keys.groups, "@looking")
     assert found(drive, repair=False) == []
     drive.run(set_limit(drive.keys, "a", "c=2"))
-    assert get(drive, "l2") == []
+    assert get(drive, "l3") == []
     assert found(drive, repair=False) == []
 
 

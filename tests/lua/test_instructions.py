@@ -8,6 +8,7 @@ import pytest
 
 from qworker.engine.attributes import configure
 from qworker.engine.effects import push_effect, result_effect
+from qworker.engine.groups import COUNTING, set_limit
 from qworker.engine.journal_groups import acked_groups
 from qworker.engine.options import QueueAttributes, SendOptions
 from qworker.engine.receive import settle_receive
@@ -46,6 +47,9 @@ ALLOWED_OF_GROUPS = {
 #: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
 #: and of one that acks them with results.
 ALLOWED_OF_EFFECTS = {"push": (72_700, 39), "result": (64_500, 235)}
+
+#: Of a call that sets the first limit of a queue, or lets groups look at limits.
+ALLOWED_OF_LIMIT = (60_000, 25)
 
 
 @pytest.fixture
@@ -148,6 +152,24 @@ def test_batches_of_groups(counter: Counter, namespace: str) -> None:
         if any(one > most for one, most in zip(each, ALLOWED_OF_GROUPS[name], strict=True))
     }
     assert dearer == {}, f"of {taken}"
+
+
+def test_the_first_limit(counter: Counter, namespace: str) -> None:
+    """Of 1,500 messages in flight each call counts a part, or lets as many groups look at the limit."""
+    keys = QueueKeys(namespace, "q")
+    names = [f"g{number}" for number in range(1500)]
+    messages = [NewMessage(f"m-{name}", tail(b"{}", {"g": name}), group=name) for name in names]
+    for part in range(0, 1500, 500):
+        counter.run(send(keys, messages[part : part + 500], lane="a", sequence=part + 1))
+        counter.run(settle_receive(keys, f"a{part}", 500))
+    taken, cursor = [], COUNTING
+    while cursor != "0":
+        new = ("*", "c=3") if cursor == COUNTING else ("", "", cursor)
+        count, cursor = counter.run(set_limit(keys, *new))
+        taken.append((count, counter.calls))
+    assert len(taken) == 12
+    for one, most in zip(map(max, zip(*taken, strict=True)), ALLOWED_OF_LIMIT, strict=True):
+        assert one <= most, taken
 
 
 @pytest.mark.parametrize("name", ["push", "result"])

@@ -50,7 +50,7 @@ READERS = {
 #: Scripts without times.
 TIMELESS = {"absorb", "feed", "lengths", "names", "note", "present", "recall", "values"}
 #: Commands whose first argument is not a key.
-KEYLESS = {"TIME"}
+KEYLESS = {"INFO", "TIME"}
 
 
 def text_of(name: str) -> str:

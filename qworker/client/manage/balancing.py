@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from qworker.client.manage.shared_limits import NO_LIMIT, SharedLimit, declared, share_words
+from qworker.client.manage.shared_limits import (
+    NO_LIMIT,
+    SharedLimit,
+    declared,
+    give_shares,
+    share_words,
+)
 from qworker.client.manage.shares import Divider
 from qworker.client.plan import Plan
 from qworker.engine import shares as commands
@@ -132,7 +138,7 @@ class Balancer:
         for shard, some in shares.items():
             keys = QueueKeys(self._namespace, shard)
             try:
-                answers: list[Report] = yield commands.share(keys, some, now_ms=now_ms)
+                answers = yield from give_shares(keys, some, now_ms=now_ms)
             except QworkerError as error:
                 silent[shard] = error
                 continue

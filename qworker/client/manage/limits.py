@@ -36,6 +36,7 @@ __all__ = [
     "shared_limits",
     "stored_limits",
     "waits_for",
+    "write_limit",
 ]
 
 #: Groups of a shard that are looked at one by one.
@@ -109,6 +110,15 @@ def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
     else:
         yield from _write(queue, name, "")
     return name in written
+
+
+def write_limit(keys: QueueKeys, name: str, words: str) -> Plan[None]:
+    """Store the limits of a name in a shard, and let groups that had to wait look at them, in short calls."""
+    cursor = commands.COUNTING
+    while cursor == commands.COUNTING:
+        cursor = yield commands.set_limit(keys, name, words)
+    while cursor != "0":
+        cursor = yield commands.set_limit(keys, "", "", cursor)
 
 
 def limits(queue: QueueRef) -> Plan[dict[str, Limit]]:
@@ -212,9 +222,7 @@ def _size(group: GroupState) -> tuple[int, str]:
 
 def _write(queue: QueueRef, name: str, words: str) -> Plan[None]:
     for shard in (yield from queue.every_shard(refresh=True)):
-        cursor = yield commands.set_limit(shard.keys, name, words)
-        while cursor != "0":
-            cursor = yield commands.set_limit(shard.keys, "", "", cursor)
+        yield from write_limit(shard.keys, name, words)
 
 
 def _check(name: str) -> None:

@@ -13,13 +13,14 @@ import msgspec
 
 from qworker.client.inspect.stats import workers_of
 from qworker.client.manage.limit import share_version
+from qworker.client.manage.limits import write_limit
 from qworker.client.manage.shard_upkeep import (
     complete_totals,
     give_up_empty,
     holds_messages,
     stored_shards,
 )
-from qworker.client.manage.shared_limits import zero_share
+from qworker.client.manage.shared_limits import give_shares, zero_share
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
@@ -28,7 +29,6 @@ from qworker.engine import attributes
 from qworker.engine import shards as commands
 from qworker.engine.command import Brief, Pause
 from qworker.engine.groups import limits as stored_limits
-from qworker.engine.groups import set_limit
 from qworker.engine.index import announce, present
 from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.raw import server_time
@@ -37,7 +37,6 @@ from qworker.engine.shards import (
     mark,
     read_shards,
 )
-from qworker.engine.shares import share
 from qworker.errors import InvalidOptionError, ShardsChangedError
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.shards import Shards
@@ -121,9 +120,9 @@ def _copy_limits(queue: QueueRef, known: Shards, number: int) -> Plan[None]:
         for name, words in limits.items():
             if share_version(words):
                 # Its share comes with the next pass over the limits of the namespace.
-                yield share(keys, [(name, 1, zero_share())])
+                yield from give_shares(keys, [(name, 1, zero_share())])
             else:
-                yield set_limit(keys, name, words)
+                yield from write_limit(keys, name, words)
 
 
 def _known(queue: QueueRef) -> Plan[Shards]:

@@ -9,10 +9,19 @@ from typing import Final
 from qworker.client.manage.limit import Limit
 from qworker.client.plan import Plan
 from qworker.engine import shares as commands
-from qworker.engine.shares import WHOLE
+from qworker.engine.shares import WHOLE, Report
+from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
-__all__ = ["NO_LIMIT", "SharedLimit", "declared", "share_words", "words_of", "zero_share"]
+__all__ = [
+    "NO_LIMIT",
+    "SharedLimit",
+    "declared",
+    "give_shares",
+    "share_words",
+    "words_of",
+    "zero_share",
+]
 
 #: Slots of a share without a limit, as they are stored.
 NO_LIMIT: Final = 10**12
@@ -49,6 +58,16 @@ def declared(namespace: str) -> Plan[dict[str, SharedLimit]]:
                 versions[shard] = version
         found[name] = SharedLimit(name, Limit.of_words(words), queues, words, shares, versions)
     return found
+
+
+def give_shares(
+    keys: QueueKeys, shares: Sequence[tuple[str, int, str]], *, now_ms: int | None = None
+) -> Plan[list[Report]]:
+    """Give a shard its shares, as `engine.shares.share` does; its first one once all that is in flight is counted."""
+    reports: list[Report] | None = None
+    while reports is None:
+        reports = yield commands.share(keys, shares, now_ms=now_ms)
+    return reports
 
 
 def words_of(limit: Limit, queues: Sequence[str], changed_ms: int) -> str:

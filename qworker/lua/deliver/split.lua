@@ -13,14 +13,17 @@
 -- Returns {'OK', now ms, deadline ms} or {'OK', now ms, 0} if the receipt is stale,
 --   or a refusal: {'LEASEUSED', id} {'TOOLATE', message id, half ms} {'BROKEN', key, type} {'ARG', name}
 -- O(log u): u leases.
+local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/groups.lua
+--- include lib/group_writes.lua
 --- include lib/packed_slots.lua
+--- include lib/group_slots.lua
 --- include lib/move_slot.lua
 
-local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash' })
 if refused then return refused end
 local now, own = clock(ARGV[1], meta), ARGV[3] == ''
@@ -53,6 +56,6 @@ local deadline = text(now + visibility_ms)
 redis.call('HSET', new, ARGV[2], item)
 redis.call('ZADD', unacked, deadline, new_id)
 redis.call('HDEL', old, ARGV[2])
-move_slot(meta, item, old_id, new_id, ARGV[2])
+move_slot(item, old_id, new_id, ARGV[2])
 if redis.call('EXISTS', old) == 0 then redis.call('ZREM', unacked, old_id) end
 return { 'OK', text(now), deadline }

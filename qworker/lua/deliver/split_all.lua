@@ -10,14 +10,17 @@
 -- Returns {'OK', now ms, deadline ms per message; 0 if the receipt is stale},
 --   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}
 -- O(n + k log u): n messages of k leases, u leases in all.
+local unacked, meta = KEYS[1], KEYS[2]
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/groups.lua
+--- include lib/group_writes.lua
 --- include lib/packed_slots.lua
+--- include lib/group_slots.lua
 --- include lib/move_slot.lua
 
-local unacked, meta = KEYS[1], KEYS[2]
 if #KEYS > 130 or #ARGV > 1066 then return { 'ARG', 'leases' } end
 local expected, leases, named, at = { unacked, 'zset', meta, 'hash' }, {}, {}, 3
 for i = 3, #KEYS, 2 do
@@ -67,7 +70,7 @@ for _, lease in ipairs(leases) do
       if kind(item) == 'plain' then item = assemble(adopt(item, lease.old_id, index, now)) end
       redis.call('HSET', new, index, item)
       redis.call('HDEL', old, index)
-      move_slot(meta, item, lease.old_id, lease.new_id, index)
+      move_slot(item, lease.old_id, lease.new_id, index)
       moved = true
     end
     local held = item or standing and redis.call('HEXISTS', new, index) == 1

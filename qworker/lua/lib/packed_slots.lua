@@ -8,6 +8,11 @@ local MAX_FIELDS = 500 -- of one command
 -- Whether no group in the field of a batch is counted.
 function packed_slots.are_uncounted(found) return string.byte(found) == 1 end
 
+-- Whether some group may not be counted: its \1 is behind the length of the array, which may have one itself.
+function packed_slots.may_be_uncounted(found)
+  return packed_slots.are_uncounted(found) or string.find(found, '\1', 3, true) ~= nil
+end
+
 -- The groups in the field of a batch, with a \1 before those that are not counted; nil if it is not such an array.
 function packed_slots.unpacked(found)
   local mark = packed_slots.are_uncounted(found) and '\1' or ''
@@ -41,6 +46,34 @@ function packed_slots.loosen(slots, lease_id)
     end
   end
   redis.call('HDEL', slots, lease_id)
+end
+
+-- Take the mark from slots that are not counted, `most` at most, of {token, value, …} as they stand in `slots`. Returns the
+-- names of their groups, how many slots each has, and the number of all.
+function packed_slots.unmark(slots, flat, most)
+  local names, numbers, written, left = {}, {}, {}, most
+  local function bare(slot)
+    if left == 0 or not slot or string.byte(slot) ~= 1 then return slot end
+    local name = string.sub(slot, 2)
+    if not numbers[name] then names[#names + 1] = name end
+    numbers[name], left = (numbers[name] or 0) + 1, left - 1
+    return name
+  end
+  for i = 1, #flat, 2 do
+    local token, value, before = flat[i], flat[i + 1], left
+    if string.find(token, ':', 1, true) then
+      value = bare(value)
+    elseif left > 0 and packed_slots.may_be_uncounted(value) then
+      local batch = packed_slots.unpacked(value) or {}
+      for index, slot in ipairs(batch) do batch[index] = bare(slot) end
+      value = cmsgpack.pack(batch)
+    end
+    if left < before then written[#written + 1], written[#written + 2] = token, value end
+  end
+  for first = 1, #written, MAX_FIELDS do
+    redis.call('HSET', slots, unpack(written, first, math.min(first + MAX_FIELDS - 1, #written)))
+  end
+  return names, numbers, most - left
 end
 
 -- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one

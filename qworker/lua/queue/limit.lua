@@ -6,9 +6,10 @@
 -- ARGV[2]    name             of a group, parent (`acme/`), `acme/*`, `*` or `*/`; '' changes none
 -- ARGV[3]    words            see lib/groups.lua; '' removes the limits of that name
 -- ARGV[4]    cursor           0 at first, then that of the last call
--- Returns {'OK', now ms, next cursor or '0' at the end} or a refusal: {'MANY', limits} {'BROKEN', key, type} {'ARG', name}
---   {'SHARED'}: that name has a share of a limit over several queues, see share.lua
--- O(1), O(s) of s messages in flight for the first limit, and O(log g) for each of about 250 of g groups.
+-- Returns {'OK', now ms, next cursor or '0' at the end}. The cursor c: the first limit of the queue is not stored, because not
+--   all that is in flight is counted; make the same call again. Or a refusal: {'MANY', limits} {'BROKEN', key, type}
+--   {'ARG', name} {'SHARED'}: that name has a share of a limit over several queues, see share.lua
+-- O(log g) for each of about 250 of g groups, or O(1) for each of 250 messages in flight; a call looks at 1,000 leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -22,6 +23,7 @@
 --- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 --- include lib/group_pages.lua
+--- include lib/group_counts.lua
 
 local MOST_LIMITS = 1000
 local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
@@ -37,7 +39,7 @@ if name ~= '' and words == '' then
 elseif name ~= '' then
   local number = redis.call('HLEN', limits)
   if number >= MOST_LIMITS and redis.call('HEXISTS', limits, name) == 0 then return { 'MANY', text(number) } end
-  if number == 0 then groups().count_all() end
+  if number == 0 and not groups().count_page() then return { 'OK', text(now), 'c' } end
   redis.call('HSET', limits, name, words)
 end
 local next_cursor, opened = groups().look_again(cursor, now)

@@ -7,8 +7,9 @@
 --            - to take it away. Words count only if the version is above that of the share the queue has.
 -- Returns {'OK', now ms, then per limit: version of its share or 0, concurrency of it or '' for no limit, in flight,
 --   waiting that may run by their own limits (at most what 16 groups have, and the number of the others), how many have
---   started}, or a refusal: {'BROKEN', key, type} {'ARG', name}
--- O(l · log d): l limits, d delayed messages; O(s) of s messages in flight for the first limit of the queue.
+--   started}, or a refusal: {'BROKEN', key, type} {'ARG', name}. {'COUNTING'}: the first limit of the queue is not stored,
+--   because not all that is in flight is counted; make the same call again.
+-- O(l · log d): l limits, d delayed messages; the first limit of the queue as in limit.lua.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -21,7 +22,7 @@
 --- include lib/group_members.lua
 --- include lib/packed_slots.lua
 --- include lib/group_slots.lua
---- include lib/group_pages.lua
+--- include lib/group_counts.lua
 
 local MOST, SAMPLE = 100, 16
 local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
@@ -57,7 +58,6 @@ local function write(name, words)
     redis.call('HDEL', limits, name)
     redis.call('HDEL', states, '*' .. name)
   else
-    if redis.call('EXISTS', limits) == 0 then it.count_all() end
     redis.call('HSET', limits, name, words)
   end
   it.forget_limit(name)
@@ -82,7 +82,10 @@ end
 local reply = { 'OK', text(now) }
 for at = 2, #ARGV, 3 do
   local name, version, words = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
-  if words ~= '' and version > read(name) then write(name, words) end
+  if words ~= '' and version > read(name) then
+    if words ~= '-' and redis.call('EXISTS', limits) == 0 and not it.count_page() then return { 'COUNTING' } end
+    write(name, words)
+  end
   local has, stored = read(name)
   for _, word in ipairs({
     text(has), string.match(stored, 'c=(%d+)') or '', text(it.record(name).busy), text(waiting(name)),

@@ -92,7 +92,7 @@ for i = 1, #flat, 2 do
   if not there then
     tell('slot', name, 'its message is gone: ' .. token)
     if repair then
-      if lease then packed_slots.loosen(slots, lease) end
+      if lease then groups().loosen(lease) end
       redis.call('HDEL', slots, token)
     end
   end
