@@ -37,8 +37,8 @@ class Pruning:
     """Forgets idle lanes, expired unique keys, row ids and tombstones; trims priority levels that a sweep does not see;
     keeps the count of stored messages within its bounds.
 
-    Before it forgets tombstones it walks through the queue, once an hour at most: a message that is delayed for longer
-    than its tombstone is kept would run.
+    Before it forgets tombstones it walks through the queue, once an hour at most, and asks the others for outboxes: a
+    message that is delayed, or on its way, for longer than its tombstone is kept would run.
 
     A queue whose turn has come is pruned to its end, over several passes if one has no time left for it. So one round
     removes everything that has expired, as long as 40,000 fields a second are enough.
@@ -90,7 +90,7 @@ class Pruning:
             some = turn[at : at + _TOGETHER]
             for keys, answers in zip(some, self._begin(some, now_ms), strict=True):
                 self._after = keys.queue
-                yield keys, self._go_on(keys, answers, tick, now_ms)
+                yield keys, self._go_on(keys, queues, answers, tick, now_ms)
 
     def _begin(
         self, some: Sequence[QueueKeys], now_ms: int | None
@@ -111,6 +111,7 @@ class Pruning:
     def _go_on(
         self,
         keys: QueueKeys,
+        queues: Sequence[QueueKeys],
         answers: tuple[Any, Any, Any],
         tick: Tick,
         now_ms: int | None,
@@ -121,7 +122,7 @@ class Pruning:
             tick.trimmed += trimmed.expired
         if isinstance(pruned, QworkerError):
             raise pruned
-        yield from self._in_share(keys, self._prune(keys, pruned, now_ms), tick)
+        yield from self._in_share(keys, self._prune(keys, queues, pruned, now_ms), tick)
         for answer in (trimmed, recounted):
             if isinstance(answer, QworkerError):
                 raise answer
@@ -136,7 +137,9 @@ class Pruning:
                 return
             yield
 
-    def _prune(self, keys: QueueKeys, pruned: Pruned, now_ms: int | None) -> Iterator[int]:
+    def _prune(
+        self, keys: QueueKeys, queues: Sequence[QueueKeys], pruned: Pruned, now_ms: int | None
+    ) -> Iterator[int]:
         """Prune a queue to its end; yields after each trip how many entries it has forgotten."""
         yield pruned.forgotten
         while not pruned.done:
@@ -146,10 +149,10 @@ class Pruning:
             pruned = done
             yield pruned.forgotten
         if pruned.until_ms is not None:
-            yield from self._forget(keys, pruned.until_ms)
+            yield from self._forget(keys, queues, pruned.until_ms)
 
-    def _forget(self, keys: QueueKeys, until_ms: int) -> Iterator[int]:
-        walk = Trips(forget_tombstones(keys, until_ms))
+    def _forget(self, keys: QueueKeys, queues: Sequence[QueueKeys], until_ms: int) -> Iterator[int]:
+        walk = Trips(forget_tombstones(keys, until_ms, queues))
         while (trip := walk.next()) is not None:
             walk.answers = self._execute_each(trip.commands)
             yield 0

@@ -209,11 +209,12 @@ def total(shards: Sequence[Inspection]) -> Inspection:
     )
 
 
-def existing(names: Sequence[str]) -> Command[int]:
-    """Count how many of several keys exist; in a Cluster on the nodes that serve now."""
+def existing(names: Sequence[str], *, all_serve: bool = False) -> Command[int]:
+    """Count how many of several keys exist; in a Cluster on the nodes that serve now; with `all_serve` all must."""
 
     def per_queue() -> PerQueue[int]:
-        return PerQueue([existing([name]) for name in names], sum, lambda index, error: 0)
+        each = [existing([name]) for name in names]
+        return PerQueue(each, sum, None if all_serve else lambda index, error: 0)
 
     return raw("EXISTS", *names, decode=int, per_queue=per_queue if len(names) > 1 else None)
 

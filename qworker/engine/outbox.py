@@ -101,16 +101,18 @@ class UnsentPage(msgspec.Struct, frozen=True):
     rest: str
 
 
-def unsent(keys: QueueKeys, destination: str, start: str = "-") -> Command[UnsentPage]:
-    """Read up to 500 entries for a destination from `start` on, and leave them there."""
+def unsent(
+    keys: QueueKeys, destination: str, start: str = "-", end: str = "+", *, count: int = _LOOKED_AT
+) -> Command[UnsentPage]:
+    """Read up to `count` entries for a destination from `start` to `end`, and leave them there."""
 
     def decode(reply: Any) -> UnsentPage:
-        full = len(reply) == _LOOKED_AT
+        full = len(reply) == count
         rest = f"({reply[-1][0].decode()}" if full else ""
         return UnsentPage(tuple(_unsent(*entry) for entry in reply), rest)
 
     key = keys.outbox(destination)
-    return raw("XRANGE", key, start, "+", "COUNT", _LOOKED_AT, decode=decode)
+    return raw("XRANGE", key, start, end, "COUNT", count, decode=decode)
 
 
 def destinations(keys: QueueKeys) -> Command[list[str]]:

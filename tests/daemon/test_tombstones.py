@@ -14,10 +14,12 @@ from qworker.client.plan import run_plans
 from qworker.client.tombstones import forget_tombstones
 from qworker.daemon.reaper import Reaper
 from qworker.engine.attributes import configure
+from qworker.engine.calls import NUMBERS_PER_MS
 from qworker.engine.command import Command
 from qworker.engine.message import enqueue, hold
 from qworker.engine.receive import Batch
 from qworker.engine.settle import Outcomes
+from qworker.errors import UnavailableError
 from tests.lua.drive import NOW, Drive
 from tests.timing import Clock
 
@@ -237,3 +239,59 @@ def test_a_broken_key_keeps_the_tombstones_of_its_queue_alone(
     assert sum(tick.errors for tick in ticks) >= 1
     assert broken.state("cancelled") == {"cancelled": {"m": NOW}}
     assert other.state("delayed", "cancelled") == {}
+
+
+def promise(source: Drive, *ids: str, at_ms: int) -> None:
+    """Write messages for the queue `q` into the outbox of another one, as acks do."""
+    for place, each in enumerate(ids):
+        number = at_ms * NUMBERS_PER_MS + place
+        words = {"priority": 0, "delay": "", "ttl": "", "head": f"q1 {each} ", "tail": "\n{}"}
+        source.redis.xadd(source.keys.outbox("q"), words, id=f"{number}-0")
+        source.redis.hset(source.keys.out, "q", f"out-ab {number}")
+
+
+@pytest.mark.parametrize("cause", ["paused", "full"])
+def test_a_cancelled_message_that_comes_late_does_not_run(
+    open_queue: OpenQueue, turn: Callable[[int], int], cause: str
+) -> None:
+    """Its tombstone is kept for as long as its message is in an outbox; those of other messages are forgotten."""
+    queue, source = open_queue("q"), open_queue("p")
+    source.send("x")
+    refuses = {"paused": "in"} if cause == "paused" else {"maxlen": "1"}
+    queue.send("first")
+    queue.run(configure(queue.keys, refuses, now_ms=NOW))
+    cancel(queue, "m60", "late", "gone", until_ms=NOW + DAY_MS)
+    promise(source, *(f"m{number}" for number in range(80)), at_ms=NOW + DAY_MS // 2 - 1)
+    promise(source, "late", at_ms=NOW + DAY_MS // 2)
+    assert turn(NOW + DAY_MS) == 2
+    for days in (2, 30):
+        assert turn(NOW + days * DAY_MS) == 0
+    assert queue.state("cancelled") == {"cancelled": {"m60": NOW + DAY_MS}}
+    queue.run(configure(queue.keys, {"paused": "", "maxlen": ""}, now_ms=NOW))
+    later_ms = NOW + 31 * DAY_MS
+    assert turn(later_ms) == 1
+    ids = ids_of(queue.receive("L", 100, at=later_ms))
+    assert ids == ["first", *(f"m{number}" for number in range(80) if number != 60), "late"]
+
+
+def test_no_tombstone_is_forgotten_while_another_queue_cannot_be_asked(
+    client: Client, open_queue: OpenQueue
+) -> None:
+    """Its node may be away with an outbox; a key of another type in the place of one holds no message."""
+    queue, source = open_queue("q"), open_queue("p")
+    cancel(queue, "a", until_ms=NOW)
+    source.redis.set(source.keys.outbox("q"), "x")
+    away = UnavailableError("node")
+
+    def execute_each(commands: list[Command[Any]]) -> list[Any]:
+        asked = [source.keys.outbox("q") in (*each.keys, *each.args) for each in commands]
+        done = client.execute_each(commands)
+        return [away if of_it else one for of_it, one in zip(asked, done, strict=True)]
+
+    plan = forget_tombstones(queue.keys, NOW, [queue.keys, source.keys])
+    assert run_plans(execute_each, [plan]) == [away]
+    assert queue.redis.exists(queue.keys.cancelled)
+    [forgotten] = run_plans(
+        client.execute_each, [forget_tombstones(queue.keys, NOW, [queue.keys, source.keys])]
+    )
+    assert forgotten == 1

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from qworker import QWorker
 from qworker.client.queue import Queue
+from qworker.engine.calls import NUMBERS_PER_MS
+from qworker.engine.raw import server_time
 from qworker.wire.keys import QueueKeys
 
 
@@ -25,3 +29,31 @@ def test_without_a_daemon_a_cancelled_message_never_runs_either(app: QWorker) ->
     assert passes > 3
     assert queue.inspect().stored == 0
     assert queue.inspect().stats["cancelled"] == 24
+
+
+def test_without_a_daemon_a_tombstone_outlasts_its_message_on_its_way(app: QWorker) -> None:
+    """The receiver asks the other queues for outboxes."""
+    queue, source = Queue(app.client, app.namespace, "q"), QueueKeys(app.namespace, "p")
+    for name in ("p", "q"):
+        app.queue(name).send(1)
+    now_ms = app.client.execute(server_time())
+    entry = ("priority", 0, "delay", "", "ttl", "", "head", "q1 late ", "tail", "\n{}")
+    written = (now_ms - 13 * 3_600_000) * NUMBERS_PER_MS
+    app.client.ask("XADD", source.outbox("q"), f"{written}-0", *entry)
+    stones = QueueKeys(app.namespace, "q").cancelled
+    app.client.ask("ZADD", stones, now_ms, "late", now_ms, "gone")
+    for _ in range(100):
+        queue.reap()
+        if app.client.ask("ZRANGE", stones, 0, -1) == [b"late"]:
+            break
+    else:
+        pytest.fail("nothing was forgotten")
+    app.client.ask("ZADD", stones, now_ms, "gone")
+    app.client.ask("DEL", source.outbox("q"))
+    for _ in range(100):
+        queue.ref.prune_at_s = 0.0
+        queue.reap()
+        if not app.client.ask("EXISTS", stones):
+            break
+    else:
+        pytest.fail("the tombstones were not forgotten")

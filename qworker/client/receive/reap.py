@@ -12,12 +12,15 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from qworker.client.namespace.queues import list_shards
 from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan, Trips
 from qworker.client.queue_ref import QueueRef
 from qworker.client.tombstones import forget_tombstones
 from qworker.engine import reap as reaping
 from qworker.engine.message import SEATS_FROM
+from qworker.errors import AccessDeniedError
+from qworker.wire.keys import QueueKeys
 
 __all__ = ["ReapedQueue", "reap", "reap_queue"]
 
@@ -92,7 +95,17 @@ def _prune(queue: QueueRef) -> Plan[None]:
     if pruned.done:
         queue.prune_at_s = time.monotonic() + _PRUNE_S
         if pruned.until_ms is not None:
-            queue.walking.append(Trips(forget_tombstones(queue.keys, pruned.until_ms)))
+            queue.walking.append(Trips(_forget(queue, pruned.until_ms)))
+
+
+def _forget(queue: QueueRef, until_ms: int) -> Plan[int]:
+    try:
+        names = yield from list_shards(queue.namespace)
+        sources = [QueueKeys(queue.namespace, name) for name in names]
+        return (yield from forget_tombstones(queue.keys, until_ms, sources))
+    except AccessDeniedError:
+        # A user with rights to this queue alone.
+        return (yield from forget_tombstones(queue.keys, until_ms, [queue.keys]))
 
 
 def _go_on(queue: QueueRef) -> Plan[None]:
