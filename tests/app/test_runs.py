@@ -474,6 +474,47 @@ def test_a_run_that_is_woken_early_sleeps_for_the_rest(app: QWorker, kind: str) 
     assert handle.result(0) == "ann"
 
 
+def test_waits_in_a_task_group_park_their_run(app: QWorker) -> None:
+    """The group that it raises is no failure; one with another error is."""
+
+    @app.workflow(retry=Retry.none())
+    async def order(run: Run, fails: bool) -> str:
+        async def step() -> None:
+            if fails:
+                raise ValueError("no")
+
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(run.wait(Approval))
+            second = group.create_task(run.wait(str, name="note"))
+            group.create_task(step())
+        return first.result().by + second.result()
+
+    handle, failing = order.start(False), order.start(True)
+    [error] = drain(app, errors="collect", include_delayed=False).errors
+    assert isinstance(error, BaseExceptionGroup)
+    assert failing.status().state == "dead"
+    for value, name in ((Approval("ann"), None), ("!", "note")):
+        assert handle.status().state == "waiting"
+        handle.signal(value, name=name)
+        drain(app, include_delayed=False)
+    assert handle.result(0) == "ann!"
+
+
+def test_a_wait_for_what_is_no_type_is_refused(app: QWorker) -> None:
+    """A text is none; a union is one without a name of its own."""
+
+    @app.workflow(retry=Retry.none())
+    def order(run: SyncRun, text: bool, name: str | None) -> None:
+        run.wait("Approval" if text else Approval | None, name=name)  # type: ignore[arg-type]
+
+    waiting = order.start(False, "note")
+    for text, name in ((True, None), (True, "note"), (False, None)):
+        order.start(text, name)
+    errors = drain(app, errors="collect", include_delayed=False).errors
+    assert [type(error) for error in errors] == [InvalidOptionError] * 3
+    assert waiting.status().state == "waiting"
+
+
 def test_a_run_waits_for_a_signal(app: QWorker) -> None:
     """As a value of its type; given before the wait, it is there at once."""
 

@@ -267,13 +267,24 @@ class Steps:
         self, signal: type[T], name: str | None, timeout: Duration | None
     ) -> SignalWait[T]:
         """Name a wait. Raises `InvalidOptionError` for a second one of this name."""
-        name = check_step_name(signal.__name__ if name is None else name, "signal")
+        if name is None:
+            name = getattr(signal, "__name__", None)
+            if name is None:
+                raise InvalidOptionError(
+                    "signal", f"{shown(signal)} is not a type with a name", "give the wait a name="
+                )
+        check_step_name(name, "signal")
         delay_ms = None if timeout is None else duration_ms(timeout, "timeout")
         if self.begin(f"!{name}") != f"!{name}":
             raise InvalidOptionError(
                 f"signal {name!r}", "is waited for twice", "give each wait a name= of its own"
             )
-        decoder = msgspec.json.Decoder(signal)
+        try:
+            decoder = msgspec.json.Decoder(signal)
+        except TypeError as error:
+            raise InvalidOptionError(
+                f"signal {name!r}", f"cannot be read: {error}", "wait for another type"
+            ) from error
         return SignalWait(self.id, name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
 
     def opened(self, step: str, stored: bytes) -> bytes:

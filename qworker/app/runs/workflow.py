@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from qworker.app.context import running
+from qworker.app.control import NO_END, Parked
 from qworker.app.functions import is_async
 from qworker.app.options import TaskOptions
 from qworker.app.runs.run import Run
@@ -140,8 +141,10 @@ class Workflow(Task[P, R]):
                 called: Any = function(run, *args, **kwargs)
                 try:
                     result = _unless_parked(steps, await called)
-                except BaseException:
+                except BaseException as error:
                     await run._keep()
+                    if _is_parked_by(error):
+                        _unless_parked(steps, None)
                     raise
                 return result
 
@@ -180,6 +183,11 @@ def _unless_parked(steps: Steps, result: Any) -> Any:
     if steps.parked is not None:
         raise steps.parked
     return result
+
+
+def _is_parked_by(error: BaseException) -> bool:
+    """Say whether an error is a group of nothing but what parks a run, as an `asyncio.TaskGroup` raises it."""
+    return isinstance(error, BaseExceptionGroup) and error.split((Parked, *NO_END))[1] is None
 
 
 def workflow_options(options: dict[str, Any]) -> TaskOptions:
