@@ -203,6 +203,9 @@ def test_a_dead_run_is_redriven_after_its_last_step(run, orders):
     handle.signal("yes", name="approval")
     orders.run_what_is_ready()
     assert "qworker workflow redrive a-1" in run("workflow", "show", "a-1").out
+    for arguments in (["--dry-run"], ["--yes"]):
+        refused = run("workflow", "cancel", "a-1", *arguments)
+        assert (refused.code, "qworker dead drop orders --id a-1" in refused.err) == (1, True)
     assert run("workflow", "redrive", "a-1", "--dry-run").code == 0
     assert handle.status().state == "dead"
     orders.fails = False

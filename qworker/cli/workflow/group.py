@@ -129,13 +129,19 @@ def cancel(
     name, answer = f"{run.id} of {run.queue}", ""
     if run.ended:
         raise click.ClickException(f"too late: run {name} has ended ({run.state})")
+    if run.state == "dead":
+        queue = run.queue.partition("/")[0]
+        raise click.ClickException(
+            f"run {name} is dead: end it by qworker dead drop {queue} --id {run.id}, or continue it by "
+            f"qworker workflow redrive {run.id}"
+        )
     text = f"would cancel {name} ({run.state}); nothing was changed"
     if not dry_run:
         confirm(f"Cancel {run.state} run {name}?", yes=yes)
         answer = opened.cancel(run.id, calls=calls)
         if answer.too_late:
             raise click.ClickException(
-                f"run {name} was not cancelled: it has ended, or is dead (qworker dead drop)"
+                f"run {name} was not cancelled: it has ended meanwhile, or is dead"
             )
         text = f"{answer} {name}"
     return Output({"id": run.id, "queue": run.queue, "state": run.state, "answer": answer}, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidBodyError, InvalidOptionError
 from qworker.web.access import DESTROY, OPERATE
 from qworker.web.actions.action import Action, Doing, Done
 from qworker.wire.codec import decode
@@ -22,7 +22,10 @@ def _signal(doing: Doing) -> Done:
         raise InvalidOptionError(
             "signal", f"{ascii(name)[:40]} is not a name", "1 to 200 characters"
         )
-    value = decode(doing.form.get("value", "").encode())
+    try:
+        value = decode(doing.form.get("value", "").encode())
+    except InvalidBodyError as error:
+        raise error.at("value") from error
     queue = doing.namespace.queues.get(doing.queue)
     queue.signal(_run(doing), name, value, replace="replace" in doing.form)
     return _done(doing, f"given the signal {name}")

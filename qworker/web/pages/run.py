@@ -81,8 +81,10 @@ def confirm_cancel_run(look: Look) -> Page:
     if inspection_of(look) is None:
         return unknown(name)
     status = _find(look)
-    if status is None or status.ended:
+    if status is None:
         return _gone(look)
+    if status.ended:
+        return run(look)
     path = f"/runs/{quote(name)}/{quote(status.id)}"
     return Question(
         sentence=f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
