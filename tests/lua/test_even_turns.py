@@ -184,6 +184,19 @@ def test_the_first_limit_counts_batches_that_share_a_mark(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
+def test_an_ordered_group_among_new_ones_is_one(drive: Drive) -> None:
+    """It is counted, wherever it stands in line, also if one of it runs already; and its end lets it go on."""
+    put(drive, "1:a0", "2:b0", "=3:c0", "=4:d0")
+    assert get(drive, "l1", 4) == ["a0", "b0", "c0", "d0"]
+    put(drive, "=3:c1", "=4:d1")
+    drive.redis.zadd(drive.keys.turns, {"=3": 0})
+    assert get(drive, "l2", 1) == []
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert get(drive, "l3", 2) == ["c1", "d1"]
+    drive.settle(Outcomes("l3", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
 def test_what_is_removed_as_a_range_was_read(drive: Drive) -> None:
     """A message on a seat that its group has passed is nobody's turn: it stays, for `fsck` to find."""
     put(drive, *[f"g{number:02}:m{number:02}" for number in range(10)])

@@ -23,14 +23,21 @@ LATER = NOW + 3_600_000
 
 
 def put(
-    drive: Drive, *ids: str, held: str = UNTIL_END, key: str = "k", at: int = NOW, **options: Any
+    drive: Drive,
+    *ids: str,
+    held: str = UNTIL_END,
+    key: str = "k",
+    at: int = NOW,
+    size: int = 0,
+    **options: Any,
 ) -> Sent:
-    """Send messages of one unique key, in one call."""
+    """Send messages of one unique key, in one call. `size`: bytes of a body behind its id."""
     flags = {} if held[0] == "=" else {"u": key} | ({"l": "1"} if held[0] == "~" else {})
     flags |= options.pop("flags", {})
     group = flags.get("g", "")
     messages = [
-        NewMessage(name, tail(name.encode(), flags), key, held, group=group) for name in ids
+        NewMessage(name, tail(name.encode() + b"x" * size, flags), key, held, group=group)
+        for name in ids
     ]
     options = {"lane": "", "sequence": 0, **options}
     sent: Sent = drive.run(send(drive.keys, messages, now_ms=at, **options))
@@ -178,6 +185,18 @@ def test_key_until_the_start_is_free_at_the_delivery(engine_drive: Drive, count:
     assert "unique" not in drive.state()  # c stood before the retry
     outcomes.uniques = ["0", "k", "c"]
     drive.settle(outcomes, at=NOW + 1000)
+
+
+@pytest.mark.parametrize("groups", ["", "aa", "ab"])
+def test_message_that_does_not_fit_in_the_batch_keeps_its_key(drive: Drive, groups: str) -> None:
+    """A receive that has read it leaves it waiting: it has not started."""
+    for name, group in zip("ab", groups or ["", ""], strict=True):
+        flags = {"l": "1"} | ({"g": group} if group else {})
+        put(drive, name, key=f"key-{name}", flags=flags, size=700_000)
+    for name, kept in (("a", {"key-b"}), ("b", set())):
+        (item,) = drive.receive(f"lease-{name}", 2).items
+        assert item.startswith(f"q1 {name} ".encode())
+        assert set(drive.state("unique").get("unique", {})) == kept
 
 
 def test_key_for_a_time_outlives_its_message(drive: Drive) -> None:
