@@ -190,11 +190,14 @@ def test_a_command_of_many_queues_that_no_node_serves(nodes: Cluster, namespace:
 
 
 def test_a_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:
-    """It counts what is served."""
+    """It counts what is served, or fails if all must be: no tombstone is forgotten without an answer of each node."""
     command = existing([name for keys in places for name in keys.ready])
     began = time.monotonic()
     assert client.execute(command, give_up_s=GIVE_UP_S) == 5
     assert time.monotonic() - began < LONGEST_S
+    outboxes = [keys.outbox("q") for keys in places]
+    [answer] = client.execute_each([existing(outboxes, all_serve=True)], give_up_s=GIVE_UP_S)
+    assert isinstance(answer, ServerError)
 
 
 def test_an_async_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:
