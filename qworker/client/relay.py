@@ -129,7 +129,12 @@ class _Stored:
 def _store(target: QueueKeys, page: OutboxPage) -> Plan[_Stored]:
     """Store entries, until one is refused."""
     stored = _Stored()
-    for _, run in groupby(page.entries, key=_together):
+    # The time to live of a message goes on while its queue does not take it.
+    entries = (
+        entry.at(page.now_ms) if isinstance(entry, OutboxMessage) else entry
+        for entry in page.entries
+    )
+    for _, run in groupby(entries, key=_together):
         left: list[Any] = [*run]
         while left:
             try:

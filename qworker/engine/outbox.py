@@ -51,6 +51,18 @@ class OutboxMessage(msgspec.Struct, frozen=True):
         """When the ack counted that it came of, by the clock of its server."""
         return self.number // NUMBERS_PER_MS
 
+    def at(self, now_ms: int) -> OutboxMessage:
+        """Return it at `now_ms` of the same clock, with what is left of its delay and time to live, at least 1."""
+        age_ms = now_ms - self.written_ms
+        if age_ms <= 0 or not (self.delay or self.ttl):
+            return self
+        ttl_ms, delay_ms = int(self.ttl or 0), int(self.delay or 0)
+        return msgspec.structs.replace(
+            self,
+            delay=b"%d" % max(0, delay_ms - age_ms) if self.delay else b"",
+            ttl=b"%d" % max(1, ttl_ms - age_ms) if ttl_ms else self.ttl,
+        )
+
 
 class Notice(msgspec.Struct, frozen=True):
     """The result of a message of the destination, as `wire/result.py` reads it; empty to forget it."""

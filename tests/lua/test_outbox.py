@@ -134,6 +134,32 @@ def test_a_level_that_pushes_begin_to_use_is_noted_once(drive: Drive) -> None:
     assert drive.stats("sent", "stored", "acked") == {"sent": 8, "stored": 4, "acked": 4}
 
 
+def test_a_message_ages_in_an_outbox(drive: Drive, other: Drive) -> None:
+    """Its delay and its time to live begin with the ack; one that has outlived that expires when it is received."""
+    other.redis.hset(other.keys.meta, "paused", "in")
+    effects = [
+        out("b", ttl="1s", delay="300ms"),
+        out("c", ttl="100ms"),
+        out("d", ttl=0),
+        out("e"),
+        out("f", delay="2s"),
+    ]
+    ack(drive, "a", *effects)
+    assert "other" in relayed(drive, NOW + 400)
+    other.redis.hset(other.keys.meta, mapping={"paused": "", "ttl_ms": 50})
+    later = NOW + 500
+    assert relayed(drive, later) == {}
+    assert other.state("ready", "delayed") == {
+        "ready": [
+            own("b", later, flags=f" x={NOW + 1000}"),
+            own("c", later, flags=f" x={later + 1}"),
+            own("d", later),
+            own("e", later, flags=f" x={later + 50}"),
+        ],
+        "delayed": {own("f", later, ready_ms=NOW + 2000, flags=f" x={later + 50}"): NOW + 2000},
+    }
+
+
 def test_a_push_enters_its_group(drive: Drive) -> None:
     """Also the first one of the queue: it waits among the members, not in the list."""
     ack(drive, "a", push_effect(new("b", {"g": "acme"}), NONE))
