@@ -77,8 +77,7 @@ class JournalRolledBackError(PipelineError):
 
     def __str__(self) -> str:
         went = (
-            f"entries {self.now_entry} to {self.entry - 1} of epoch {self.epoch} were read, and are not in Redis any "
-            "more"
+            f"entries {self.now_entry} to {self.entry - 1} of epoch {self.epoch} were read, and are no longer in Redis"
             if self.now_epoch == self.epoch and self.now_entry < self.entry
             else f"the entries up to {self.entry - 1} of epoch {self.epoch} that were read differ from those in Redis"
         )

@@ -183,6 +183,6 @@ class ReadOptions(SparkOptions):
             if getattr(self, name) is not None:
                 raise InvalidOptionError(
                     f"option {camel(name)}",
-                    f"is not for table {self.table}",
-                    "leave it out: it is read as it is now",
+                    f"does not apply to table {self.table}",
+                    "omit it: the table is read as it is now",
                 )

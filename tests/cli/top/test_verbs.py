@@ -330,7 +330,7 @@ def test_the_page_of_a_queue_is_that_of_the_command_and_follows(shop: Shop) -> N
         await here.press("home", "pagedown", "pageup", "down", "up")
         await here.sees("state paused")
         shop.queue("emails").remove()
-        await here.sees("does not exist any more")
+        await here.sees("no longer exists")
         await here.press("escape")
         await here.sees("orders 1", "Queues 1")
 

@@ -50,7 +50,7 @@ def queue_page(sample: Sample, name: str, glyphs: Glyphs) -> Iterator[str | Bloc
     queue = sample.queues.get(name)
     if queue is None:
         yield Line(
-            "this queue does not exist any more: its last message was taken, or it was removed",
+            "this queue no longer exists: its last message was taken, or it was removed",
             "warn",
         )
         return

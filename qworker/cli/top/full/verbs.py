@@ -196,7 +196,7 @@ class Verbs(Opening):
             return
         self._said = ("", "", 0.0)
         if not counted.number and counted.whole:
-            self.say(f"{queue} has no dead letter of this kind any more", "warn")
+            self.say(f"{queue} has no more dead letters of this kind", "warn")
             self.dead.forget()
             return
         number = _number(counted)
