@@ -152,6 +152,29 @@ def test_a_removed_queue_frees_its_part_of_a_limit_over_several(app: QWorker) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("others", [(), ("other",)], ids=["of the queue", "over two queues"])
+def test_a_first_limit_finds_more_running_than_a_call_counts(
+    app: QWorker, others: tuple[str, ...]
+) -> None:
+    """The change returns when all is counted and the limit is stored; what runs goes on."""
+    queue = app.queue("q")
+    for number in range(10):
+        queue.send_many(range(30), group=f"g{number}")
+    queue.send("first", group="t/a")
+    running = queue.receive(400)
+    assert len(running) == 301
+    queue.set_limit("t/", with_queues=others, concurrency=1)
+    assert queue.limits()["t/"].concurrency == 1
+    assert is_sound(app)
+    queue.set_limit("*", concurrency=30)
+    queue.send_many(range(30), group="g5")
+    queue.send("second", group="t/b")
+    assert queue.receive(400) == []
+    queue.ack(*running)
+    assert len(queue.receive(400)) == 31
+    assert is_sound(app)
+
+
 def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> None:
     """Thousands of groups with a message each do not hide those with many, and these say what they wait for."""
     queue = app.queue("crowd")

@@ -111,8 +111,9 @@ def test_random_schedules(drive: Drive, seed: int) -> None:
     assert idle(drive) == EMPTY
 
 
-def test_slots_that_move_while_they_are_counted(drive: Drive) -> None:
+def test_slots_that_move_while_they_are_counted(engine_drive: Drive) -> None:
     """Those that come where the count has been are counted, too: the limit that follows lets no more run."""
+    drive = engine_drive
     put(drive, *[f"{_FAIR}:m{number}" for number in range(100)])
     for number in range(40):
         drive.receive(f"alone{number}", 1)
