@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -13,6 +14,8 @@ from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.store.connections import ConnectionFactory
+from qworker.store.transport import connection_classes
+from qworker.store.url import ServerURL
 from tests import servers
 from tests.ports import free_ports
 from tests.topologies.servers import Node, until
@@ -103,6 +106,51 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
         server.redis().client_kill_filter(_type="normal", skipme=True)
         queue.send("later")
         assert queue.inspect().stats.get("stale", 0) == 0
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_settles_are_repeated_in_few_trips_however_often_connections_break(
+    server: Restarted, namespace: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From far away each trip is time in which a worker does nothing else; what was not repeated is kept."""
+    kind = connection_classes(ServerURL.parse(server.url))[way == "async"]
+    write, repeated = kind.send_packed_command, list[int]()
+
+    def break_first(connection: Any, words: Any, **options: Any) -> Any:
+        settles = (words if isinstance(words, bytes) else b"".join(words)).count(b"EVALSHA")
+        if settles:
+            repeated.append(settles)
+        if settles in (500, 98) and repeated.count(settles) == 1:
+            raise redis.ConnectionError("broken")
+        return write(connection, words, **options)
+
+    async def work() -> int:
+        async with AsyncClient(ConnectionFactory(server.url)) as client:
+            queue = AsyncQueue(client, namespace, "q")
+            await queue.send_many(range(600))
+            messages = await queue.receive(600)
+            server.redis().save()
+            for message in messages:
+                await queue.ack(message)
+            server.restart(0)
+            monkeypatch.setattr(kind, "send_packed_command", break_first)
+            return (await queue.inspect()).unacked
+
+    def work_in_threads() -> int:
+        with Client(ConnectionFactory(server.url)) as client:
+            queue = Queue(client, namespace, "q")
+            queue.send_many(range(600))
+            messages = queue.receive(600)
+            server.redis().save()
+            for message in messages:
+                queue.ack(message)
+            server.restart(0)
+            monkeypatch.setattr(kind, "send_packed_command", break_first)
+            return queue.inspect().unacked
+
+    assert (asyncio.run(work()) if way == "async" else work_in_threads()) == 0
+    # Alone, as a script may have to be loaded, and then 500 at a time: twice, because connections break.
+    assert [number for number in repeated if number > 1] == [500, 500, 98, 97]
 
 
 @pytest.mark.parametrize("others", [0, 60])

@@ -12,7 +12,12 @@ from typing import Any, Final, TypeVar
 
 from qworker.client.execute.alistener import AsyncListener
 from qworker.client.execute.async_one_trip import acall_each
-from qworker.client.execute.async_roundtrip import acall, cancellations, raise_if_cancelled
+from qworker.client.execute.async_roundtrip import (
+    acall,
+    asettle_again,
+    cancellations,
+    raise_if_cancelled,
+)
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.base import Lane as BaseLane
 from qworker.client.execute.shared_waits import SharedWaits
@@ -21,9 +26,9 @@ from qworker.client.plan import Plan
 from qworker.engine.attempt import GIVE_UP_S, Attempt
 from qworker.engine.command import Brief, Command, PerQueue, Together
 from qworker.engine.send import SendCall, Sent
-from qworker.errors import InDoubtError, QworkerError, RefusedError, RetryRule, ServerError
+from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
 from qworker.store.connection_set import AsyncConnectionSet
-from qworker.store.connections import ConnectionFactory, ServerConnection
+from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.store.topology import Key
 from qworker.wire.keyring import NO_KEYS, Keyring
@@ -278,13 +283,6 @@ class AsyncClient(BaseClient):
             await lane.connections.drop(address)
 
     def _new_lane(self) -> Lane:
-        return Lane(AsyncConnectionSet(self.factory, self._settle_again))
-
-    async def _settle_again(self, server: ServerConnection) -> None:
-        """Repeat recent settles to a server that took over. Raises `ServerError`."""
-        for command in self._recent.lost(server):
-            try:
-                command.decode(await acall(server.connection, command))
-            except RefusedError:
-                continue
-            self._recent.note(command, server)
+        return Lane(
+            AsyncConnectionSet(self.factory, lambda server: asettle_again(self._recent, server))
+        )

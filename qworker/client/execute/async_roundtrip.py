@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.roundtrip import LOADS
+from qworker.client.execute.settle_replay import trips_of
 from qworker.engine.command import Command
+from qworker.errors import RefusedError
 from qworker.store.connections import is_noscript, map_error
 
 if TYPE_CHECKING:
+    from qworker.client.execute.settle_replay import RecentSettles
     from qworker.engine.scripts import Script
+    from qworker.store.connections import ServerConnection
 
-__all__ = ["acall", "cancellations", "raise_if_cancelled", "within"]
+__all__ = ["acall", "asettle_again", "cancellations", "raise_if_cancelled", "within"]
 
 T = TypeVar("T")
 
@@ -77,6 +82,49 @@ async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
     if isinstance(replies[0], ResponseError):
         raise replies[0]
     return replies
+
+
+async def asettle_again(recent: RecentSettles, server: ServerConnection) -> None:
+    """Repeat recent settles to a server that took over, as `roundtrip.settle_again` does."""
+    lost = recent.lost(server)
+    if not lost:
+        return
+    done = 0
+    try:
+        for commands in trips_of(lost):
+            async for command, reply in _replies(server.connection, commands):
+                with suppress(RefusedError):
+                    command.decode(reply)
+                    recent.note(command, server)
+                done += 1
+    except BaseException:
+        recent.put_back(lost[done:])
+        raise
+
+
+async def _replies(
+    connection: Any, commands: Sequence[Command[Any]]
+) -> AsyncIterator[tuple[Command[Any], Any]]:
+    """Make calls in one trip, and yield each with its raw reply; one whose script is missing is made again alone."""
+    try:
+        before = cancellations()
+        await connection.send_packed_command([b"".join([each.packed() for each in commands])])
+        raise_if_cancelled(before)
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(await connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=True) from error
+    for command, reply in zip(commands, replies, strict=True):
+        if not isinstance(reply, ResponseError):
+            yield command, reply
+        elif is_noscript(reply):
+            yield command, await acall(connection, command)
+        else:
+            raise map_error(reply, sent=True)
 
 
 def cancellations() -> int:

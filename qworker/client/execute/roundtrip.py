@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
+from qworker.client.execute.settle_replay import trips_of
 from qworker.engine.command import Command
 from qworker.errors import RefusedError
 from qworker.store.connections import is_noscript, map_error
@@ -109,13 +110,44 @@ def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
 
 
 def settle_again(recent: RecentSettles, server: ServerConnection) -> None:
-    """Repeat recent settles to a server that took over. Raises `ServerError`."""
+    """Repeat recent settles to a server that took over, some hundred in a trip. Raises `ServerError`.
+
+    Those that were not answered are kept for the next connection.
+    """
     lost = recent.lost(server)
-    for command in lost:
-        try:
-            command.decode(call(server.connection, command))
-        except RefusedError:
-            continue  # A key of the queue holds another type there: nothing can be settled.
-        recent.note(command, server)
-    if lost:
-        _log.info("settles_repeated", server=str(server.address), calls=len(lost))
+    if not lost:
+        return
+    done = 0
+    try:
+        for commands in trips_of(lost):
+            for command, reply in zip(commands, _replies(server.connection, commands), strict=True):
+                # If a key of the queue holds another type there, nothing can be settled.
+                with suppress(RefusedError):
+                    command.decode(reply)
+                    recent.note(command, server)
+                done += 1
+    except BaseException:
+        recent.put_back(lost[done:])
+        raise
+    _log.info("settles_repeated", server=str(server.address), calls=len(lost))
+
+
+def _replies(connection: Any, commands: Sequence[Command[Any]]) -> Iterator[Any]:
+    """Make calls in one trip, and yield their raw replies; a call whose script is missing is made again alone."""
+    try:
+        connection.send_packed_command([b"".join([command.packed() for command in commands])])
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
+    except (RedisError, OSError) as error:
+        raise map_error(error, sent=True) from error
+    for command, reply in zip(commands, replies, strict=True):
+        if not isinstance(reply, ResponseError):
+            yield reply
+        elif is_noscript(reply):
+            yield call(connection, command)
+        else:
+            raise map_error(reply, sent=True)

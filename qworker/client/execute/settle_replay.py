@@ -10,26 +10,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from qworker.chunks import chunks
 from qworker.engine.command import Command
 
 if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory, ServerConnection
     from qworker.store.nodes import Address
+    from qworker.store.topology import Key
 
-__all__ = ["RecentSettles"]
+__all__ = ["RecentSettles", "Settled", "trips_of"]
 
 #: Seconds for which settles are kept; limits on their number, for a child that acks 100,000 messages a second.
 _KEPT_S: Final = 10.0
 _MOST_CALLS: Final = 2_000
 _MOST_WORDS: Final = 100_000
+#: What is repeated in one trip, at most.
+_TRIP_CALLS: Final = 500
+_TRIP_BYTES: Final = 2**20
 
 
-class _Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True):
     """A call that settled: when, and over which connection its reply came."""
 
     at: float
@@ -37,7 +42,10 @@ class _Settled(msgspec.Struct, frozen=True):
     address: Address
     client_id: int
     run_id: str
-    command: Command[Any]
+    #: Makes the command that only repeats the settles of the call.
+    again: Callable[[], Command[Any]]
+    #: The node of its key is the one to repeat it to.
+    key: Key | None
 
     def may_be_lost(self, server: ServerConnection) -> bool:
         """Say whether a new connection leads to another server than the one that replied, or to another run of it.
@@ -61,7 +69,7 @@ class RecentSettles:
         self._factory = factory
         self._clock = clock
         self._lock = threading.Lock()
-        self._settled: deque[_Settled] = deque()
+        self._settled: deque[Settled] = deque()
         self._words = 0
 
     def note(self, command: Command[Any], server: ServerConnection) -> None:
@@ -71,7 +79,15 @@ class RecentSettles:
         now, words = self._clock(), len(command.args)
         with self._lock:
             self._settled.append(
-                _Settled(now, words, server.address, server.client_id, server.run_id, command)
+                Settled(
+                    now,
+                    words,
+                    server.address,
+                    server.client_id,
+                    server.run_id,
+                    command.settled,
+                    command.key,
+                )
             )
             self._words += words
             while (
@@ -81,18 +97,36 @@ class RecentSettles:
             ):
                 self._words -= self._settled.popleft().words
 
-    def lost(self, server: ServerConnection) -> list[Command[Any]]:
+    def lost(self, server: ServerConnection) -> list[Settled]:
         """Take out the settles to repeat over a new connection, to another server or another run than replied."""
         if not self._settled:
             return []
-        again, kept = [], deque[_Settled]()
+        again, kept = [], deque[Settled]()
         with self._lock:
             for settled in self._settled:
-                elsewhere = self._factory.node(settled.command.key) != server.address
+                elsewhere = self._factory.node(settled.key) != server.address
                 if elsewhere or not settled.may_be_lost(server):
                     kept.append(settled)
                 else:
-                    again.append(settled.command)
+                    again.append(settled)
                     self._words -= settled.words
             self._settled = kept
-        return [command.settled() for command in again if command.settled is not None]
+        return again
+
+    def put_back(self, lost: Sequence[Settled]) -> None:
+        """Keep settles that could not be repeated for the next connection."""
+        with self._lock:
+            self._settled.extendleft(reversed(lost))
+            self._words += sum(settled.words for settled in lost)
+
+
+def trips_of(lost: Sequence[Settled]) -> Iterator[list[Command[Any]]]:
+    """Divide the commands that repeat settles into trips. The first one goes alone: it may have to load its script."""
+    commands = [settled.again() for settled in lost]
+    yield commands[:1]
+    yield from chunks(
+        commands[1:],
+        lambda command: len(command.packed()),
+        most_bytes=_TRIP_BYTES,
+        most=_TRIP_CALLS,
+    )
