@@ -232,6 +232,29 @@ def test_a_child_keeps_no_call_back(nodes: Cluster, namespace: str) -> None:
     connection.forget()
 
 
+def test_a_ring_at_a_frozen_node_keeps_no_other_waiting(
+    nodes: Cluster, namespace: str, request: pytest.FixtureRequest
+) -> None:
+    """A child puts a token back while it serves other nodes: it does not wait for a reply as long as a doorbell may."""
+    lost, *_ = nodes.masters()
+    keys = queues(nodes, namespace, lost, 1, 0)[0]
+    bell = Connection(
+        ConnectionFactory(nodes.url),
+        (load_script("settle"),),
+        alive=int,
+        give_up=bool,
+        patience_s=0.0,
+        away=AwayServers(),
+    )
+    assert bell.call(raw("RPUSH", keys.wake, 1, decode=int)) == 1
+    request.getfixturevalue("frozen")
+    watch = Watch(os.getpid())
+    with pytest.raises(InDoubtError):
+        bell.call(raw("RPUSH", keys.wake, 1, decode=int))
+    assert watch.passed_s() < 2.0
+    bell.forget()
+
+
 def test_replies_behind_those_of_a_frozen_node_are_read(
     nodes: Cluster,
     namespace: str,

@@ -48,6 +48,8 @@ _LONGEST_PAUSE_S: Final = 1.0
 _FOLLOW_S: Final = 2.0
 #: With several servers each step of connecting to one may take this long.
 _CONNECT_S: Final = 0.5
+#: And so long a call that is made in between.
+_CALL_S: Final = 0.5
 
 
 class Abandoned(Exception):  # noqa: N818 - not an error: the process is to end
@@ -97,13 +99,13 @@ class Connection:
         socket = getattr(server.connection, "_sock", None) if server is not None else None
         return -1 if socket is None else int(socket.fileno())
 
-    def has_reply(self) -> bool:
+    def has_reply(self, within_s: float = 0.0) -> bool:
         """Whether the next reply is there: a poll does not announce bytes that were read along with another reply."""
         server = self._calls[0].server if self._calls else None
         if server is None:
             return False
         try:
-            return bool(server.connection.can_read(0))
+            return bool(server.connection.can_read(within_s))
         except (RedisError, OSError):
             return True
 
@@ -177,9 +179,11 @@ class Connection:
             return call.command.decode(reply)
 
     def call(self, command: Command[Any]) -> Any:
-        """Make one call; nothing may be in flight."""
+        """Make one short call; nothing may be in flight. With several servers it waits for half a second."""
         assert not self._calls
         self.begin(command)
+        if self._several and self._calls[0].server and not self.has_reply(_CALL_S):
+            self.lapse()
         return self.finish()
 
     def lapse(self) -> None:
