@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
@@ -133,9 +134,11 @@ def server_sent_events(handle: Handle[str], last: str) -> AsyncIterator[str]:
 
 async def approve(request: Request) -> Response:
     """Give the answer; the first one counts."""
-    approval = Approval(**await request.json())
     try:
+        approval = msgspec.json.decode(await request.body(), type=Approval)
         await _handle(request).asignal(approval)
+    except msgspec.MsgspecError as error:
+        return JSONResponse({"error": str(error)}, 400)
     except (RunEndedError, RunUnknownError, SignalGivenError) as error:
         return JSONResponse({"error": str(error)}, 409)
     return JSONResponse({}, 202)

@@ -147,6 +147,10 @@ def test_a_letter_survives_its_worker_and_the_browser(
 
     handle = agent.letter.handle("a")
     until(lambda: handle.status().state == "waiting")  # type: ignore[union-attr]
+    assert [post(port, "a/approval", wrong) for wrong in ({"by": 7, "send": True}, {})] == [
+        400,
+        400,
+    ]
     assert post(port, "a/approval", {"by": "ann", "send": True}) == 202
     *_, (_, done), (_, end) = resumed.read("nothing")
     resumed.close()
