@@ -500,6 +500,60 @@ def test_waits_in_a_task_group_park_their_run(app: QWorker) -> None:
     assert handle.result(0) == "ann!"
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_steps_beside_a_wait_or_a_failure_are_recorded(app: QWorker, grouped: bool) -> None:
+    """They are not called again, though the function has ended before them."""
+    calls: list[int] = []
+    wrongs = ["no"]
+
+    async def charge(number: int) -> int:
+        await asyncio.sleep(0.02)
+        calls.append(number)
+        return number
+
+    async def check() -> str:
+        if wrongs:
+            raise ValueError(wrongs.pop())
+        return "checked"
+
+    @app.workflow(retry=Retry.fixed("10ms"))
+    async def order(run: Run) -> list[Any]:
+        await asyncio.gather(run.step(charge, 1), run.step(check))
+        made = [run.step(charge, 2), run.wait(Approval), run.step(charge, 3)]
+        if not grouped:
+            return await asyncio.gather(*made)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in made]
+        return [task.result() for task in tasks]
+
+    handle = order.start()
+    drain(app, errors="collect")
+    names = {step.name for step in handle.steps()}
+    assert names >= {"charge", "check", "charge#2", "charge#3"}
+    handle.signal(Approval("ann"))
+    drain(app)
+    assert handle.result(0) == [2, {"by": "ann"}, 3]
+    assert sorted(calls) == [1, 2, 3]
+
+
+def test_a_wait_within_a_step_parks_its_run(app: QWorker) -> None:
+    """It does not wait for the step of which it is part."""
+
+    @app.workflow
+    async def order(run: Run) -> str:
+        async def approved() -> str:
+            return (await run.wait(Approval)).by
+
+        return await run.step(approved)
+
+    handle = order.start()
+    drain(app, include_delayed=False)
+    assert handle.status().state == "waiting"
+    handle.signal(Approval("ann"))
+    drain(app)
+    assert handle.result(0) == "ann"
+
+
 def test_a_wait_for_what_is_no_type_is_refused(app: QWorker) -> None:
     """A text is none; a union is one without a name of its own."""
 

@@ -15,11 +15,14 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
 )
-from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
 
 from qworker.app.arguments.results import ResultType
+from qworker.app.control import Parked
 from qworker.app.functions import is_async
 from qworker.app.runs.base import RunBase
 from qworker.app.runs.each import AsyncEach, keep_behind_async
@@ -31,9 +34,16 @@ from qworker.engine.run import recall_steps
 from qworker.errors import ResultError
 
 if TYPE_CHECKING:
+    from qworker.app.app_parts import RunApp
+    from qworker.app.runs.steps import Steps
     from qworker.client.queue_ref import QueueRef
 
 __all__ = ["Run"]
+
+#: The steps of which the running code is part.
+_within: Final[ContextVar[frozenset[asyncio.Future[None]]]] = ContextVar(
+    "qworker_within", default=frozenset()
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +55,11 @@ class Run(RunBase):
 
     What a step returns is recorded, and another worker that resumes the run gets it without calling the function again.
     """
+
+    def __init__(self, app: RunApp, steps: Steps) -> None:
+        super().__init__(app, steps)
+        #: Steps that have begun and have not ended, in whichever tasks.
+        self._open: set[asyncio.Future[None]] = set()
 
     @overload
     def step(
@@ -83,23 +98,17 @@ class Run(RunBase):
         kwargs: dict[str, Any],
     ) -> Any:
         steps, client = self._steps, self._app.aqueue(self._steps.keys.name).client
-        if (command := steps.unread(step)) is not None:
-            steps.learn(await client.execute(command))
-        value = steps.take(step)
-        if value is None:
-            began = time.monotonic()
-            if is_async(function):
-                result = function(*args, **kwargs)
-            else:
-                loop, context = asyncio.get_running_loop(), copy_context()
-                result = await loop.run_in_executor(
-                    None, lambda: context.run(function, *args, **kwargs)
-                )
-            if inspect.isawaitable(result):
-                result = await result
-            lasted_s = time.monotonic() - began
-            stored = await client.execute(steps.record(step, result_type.encode(result), lasted_s))
-            value = steps.recorded(step, stored)
+        with self._opened():
+            if (command := steps.unread(step)) is not None:
+                steps.learn(await client.execute(command))
+            value = steps.take(step)
+            if value is None:
+                steps.check()
+                began = time.monotonic()
+                result = await _called(function, args, kwargs)
+                lasted_s = time.monotonic() - began
+                record = steps.record(step, result_type.encode(result), lasted_s)
+                value = steps.recorded(step, await client.execute(record))
         return result_type.decode(value)
 
     async def sleep(self, duration: Duration) -> None:
@@ -214,7 +223,29 @@ class Run(RunBase):
         steps = self._steps
         if (command := steps.unread(name)) is not None:
             steps.learn(await self._app.aqueue(steps.keys.name).client.execute(command))
-        steps.sleep(name, delay_ms, signal)
+        try:
+            steps.sleep(name, delay_ms, signal)
+        except Parked:
+            # A task group cancels its other tasks when this one ends.
+            await self._end_open()
+            raise
+
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(ended)
+        outer = _within.set(_within.get() | {ended})
+        try:
+            yield
+        finally:
+            _within.reset(outer)
+            self._open.discard(ended)
+            ended.set_result(None)
+
+    async def _end_open(self) -> None:
+        """Wait for steps that other tasks have begun: one that is not recorded would be called again."""
+        while others := self._open - _within.get():
+            await asyncio.wait(others)
 
     async def _recalled(self, step: str) -> bytes | None:
         steps = self._steps
@@ -222,3 +253,15 @@ class Run(RunBase):
         client = self._app.aqueue(steps.keys.name).client
         steps.learn(await client.execute(recall_steps(steps.keys, self.id, [step])))
         return steps.take(step)
+
+
+async def _called(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call the function of a step; a plain one in a thread."""
+    if is_async(function):
+        result = function(*args, **kwargs)
+    else:
+        loop, context = asyncio.get_running_loop(), copy_context()
+        result = await loop.run_in_executor(None, lambda: context.run(function, *args, **kwargs))
+    return await result if inspect.isawaitable(result) else result

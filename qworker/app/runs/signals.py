@@ -6,11 +6,29 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from qworker.errors import InvalidResultError, SignalTimeoutError
+from qworker.errors import InvalidOptionError, InvalidResultError, SignalTimeoutError, shown
+from qworker.wire.names import check_step_name
 
-__all__ = ["SignalWait"]
+__all__ = ["SignalWait", "named_decoder"]
 
 T = TypeVar("T")
+
+
+def named_decoder(signal: type[T], name: str | None) -> tuple[str, msgspec.json.Decoder[T]]:
+    """Return the name of a wait, by default that of the type, and what reads its value.
+
+    Raises `InvalidNameError`, and `InvalidOptionError` for a type without a name or that cannot be read.
+    """
+    name = getattr(signal, "__name__", None) if name is None else name
+    if name is None:
+        problem = f"{shown(signal)} is not a type with a name"
+        raise InvalidOptionError("signal", problem, "give the wait a name=")
+    check_step_name(name, "signal")
+    try:
+        return name, msgspec.json.Decoder(signal)
+    except TypeError as error:
+        problem = f"cannot be read: {error}"
+        raise InvalidOptionError(f"signal {name!r}", problem, "wait for another type") from error
 
 
 class SignalWait(msgspec.Struct, Generic[T], frozen=True):

@@ -8,11 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-import msgspec
-
 from qworker.app.control import Interrupted, KeyMissing, Parked
 from qworker.app.runs.items import current_item
-from qworker.app.runs.signals import SignalWait
+from qworker.app.runs.signals import SignalWait, named_decoder
 from qworker.durations import Duration, duration_ms
 from qworker.engine.calls import WaitingRun
 from qworker.engine.run import LoopPosition, StepRecord, keep_position, recall_steps, record_step
@@ -23,7 +21,6 @@ from qworker.errors import (
     shown,
 )
 from qworker.wire.memo import read_memo, write_memo
-from qworker.wire.names import check_step_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,14 +122,18 @@ class Steps:
         """Whether the worker stops."""
         return bool(self._delivery.lease.stopping)
 
+    def check(self) -> None:
+        """Raise what has parked the run, if anything has: no step is called any more."""
+        if self.parked is not None:
+            raise self.parked
+
     def begin(self, name: str) -> str:
         """Return the name under which the next step of this name is recorded.
 
         A sleep begins with `~`, a loop with `*`, a signal with `!`. All but signals belong to the item of a loop in
         which they begin.
         """
-        if self.parked is not None:
-            raise self.parked
+        self.check()
         item = None if name.startswith("!") else current_item.get()
         if item is not None:
             sign, plain = (name[0], name[1:]) if name[0] in "~*" else ("", name)
@@ -266,25 +267,13 @@ class Steps:
     def begin_wait(
         self, signal: type[T], name: str | None, timeout: Duration | None
     ) -> SignalWait[T]:
-        """Name a wait. Raises `InvalidOptionError` for a second one of this name."""
-        if name is None:
-            name = getattr(signal, "__name__", None)
-            if name is None:
-                raise InvalidOptionError(
-                    "signal", f"{shown(signal)} is not a type with a name", "give the wait a name="
-                )
-        check_step_name(name, "signal")
+        """Name a wait. Raises `InvalidOptionError` for a second one of this name, and as `named_decoder`."""
+        name, decoder = named_decoder(signal, name)
         delay_ms = None if timeout is None else duration_ms(timeout, "timeout")
         if self.begin(f"!{name}") != f"!{name}":
             raise InvalidOptionError(
                 f"signal {name!r}", "is waited for twice", "give each wait a name= of its own"
             )
-        try:
-            decoder = msgspec.json.Decoder(signal)
-        except TypeError as error:
-            raise InvalidOptionError(
-                f"signal {name!r}", f"cannot be read: {error}", "wait for another type"
-            ) from error
         return SignalWait(self.id, name, f"!{name}", f"~wait:{name}", delay_ms, decoder)
 
     def opened(self, step: str, stored: bytes) -> bytes:

@@ -142,6 +142,8 @@ class Workflow(Task[P, R]):
                 try:
                     result = _unless_parked(steps, await called)
                 except BaseException as error:
+                    if isinstance(error, Exception) or steps.parked is not None:
+                        await run._end_open()
                     await run._keep()
                     if _is_parked_by(error):
                         _unless_parked(steps, None)
