@@ -115,7 +115,7 @@ class SignalGivenError(RefusedError):
     def __str__(self) -> str:
         return (
             f"run {self.message_id} of queue {self.queue!r} already has the signal {self.signal!r} with another "
-            "value, or no longer waits for it; replace=True replaces the value while the run is dead"
+            "value, or no longer waits for it; while the run is dead, the value can be replaced"
         )
 
 

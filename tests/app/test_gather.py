@@ -664,3 +664,29 @@ def test_a_gather_that_ends_in_time_does_not_wait(media: Media) -> None:
     handle = publish.start()
     assert drain(app).waited == "0s"
     assert handle.result(0) == 1
+
+
+def test_a_step_beside_a_gather_is_recorded(app: QWorker) -> None:
+    """A task group would cancel it when the run is parked, and it would be called again."""
+    calls: list[int] = []
+
+    @app.task(queue="others", result="1h")
+    def double(number: int) -> int:
+        return 2 * number
+
+    async def charge() -> int:
+        calls.append(1)
+        await asyncio.sleep(0.05)
+        return 1
+
+    @app.workflow
+    async def order(run: Run) -> list[Any]:
+        async with asyncio.TaskGroup() as group:
+            doubled = group.create_task(run.gather([double.call(2)]))
+            charged = group.create_task(run.step(charge))
+        return [charged.result(), doubled.result()]
+
+    handle = order.start()
+    drain(app)
+    assert handle.result(0) == [1, [4]]
+    assert calls == [1]

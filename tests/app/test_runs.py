@@ -507,8 +507,8 @@ def test_steps_beside_a_wait_or_a_failure_are_recorded(app: QWorker, grouped: bo
     wrongs = ["no"]
 
     async def charge(number: int) -> int:
-        await asyncio.sleep(0.02)
         calls.append(number)
+        await asyncio.sleep(0.02)
         return number
 
     async def check() -> str:
@@ -657,7 +657,7 @@ def test_a_value_that_a_dead_run_could_not_use_is_replaced(app: QWorker) -> None
 
     late, handle = order.start(), order.start()
     handle.signal(5, name="Approval")
-    with pytest.raises(SignalGivenError, match="replace=True"):
+    with pytest.raises(SignalGivenError, match="can be replaced"):
         handle.signal(Approval("ann"), replace=True)
     drain(app, errors="collect")
     assert [each.status().state for each in (late, handle)] == ["dead", "dead"]

@@ -214,7 +214,14 @@ class Run(RunBase):
         def ref_of(queue: str) -> QueueRef:
             return self._app.aqueue(queue).ref
 
-        return client.run(gather.returned(ref_of, raises=not return_exceptions))
+        return self._gathered(client.run(gather.returned(ref_of, raises=not return_exceptions)))
+
+    async def _gathered(self, values: Coroutine[Any, Any, list[Any]]) -> list[Any]:
+        try:
+            return await values
+        except Parked:
+            await self._end_open()
+            raise
 
     async def _keep(self) -> None:
         await keep_behind_async(self._steps, self._app.aqueue(self._steps.keys.name).client)
