@@ -536,6 +536,31 @@ def test_steps_beside_a_wait_or_a_failure_are_recorded(app: QWorker, grouped: bo
     assert sorted(calls) == [1, 2, 3]
 
 
+def test_a_step_that_waits_for_what_comes_later_is_given_up(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not keep its run from being parked: here until something that follows the wait."""
+    monkeypatch.setattr("qworker.app.runs.run._END_S", 0.05)
+
+    @app.workflow
+    async def order(run: Run) -> str:
+        approved = asyncio.Event()
+
+        async def approval() -> str:
+            by = (await run.wait(Approval)).by
+            approved.set()
+            return by
+
+        return (await asyncio.gather(run.step(approved.wait), approval()))[1]
+
+    handle = order.start()
+    drain(app, include_delayed=False)
+    assert handle.status().state == "waiting"
+    handle.signal(Approval("ann"))
+    drain(app)
+    assert handle.result(0) == "ann"
+
+
 def test_a_wait_within_a_step_parks_its_run(app: QWorker) -> None:
     """It does not wait for the step of which it is part."""
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Run"]
 
+#: Seconds that steps have to end when their run is parked or has failed.
+_END_S: Final = 60.0
 #: The steps of which the running code is part.
 _within: Final[ContextVar[frozenset[asyncio.Future[None]]]] = ContextVar(
     "qworker_within", default=frozenset()
@@ -250,9 +252,14 @@ class Run(RunBase):
             ended.set_result(None)
 
     async def _end_open(self) -> None:
-        """Wait for steps that other tasks have begun: one that is not recorded would be called again."""
-        while others := self._open - _within.get():
-            await asyncio.wait(others)
+        """Wait for steps that other tasks have begun, a minute at most: one that is not recorded is called again.
+
+        One that waits for something behind the place at which the function has ended would never end.
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + _END_S
+        while (others := self._open - _within.get()) and (left_s := until - clock()) > 0:
+            await asyncio.wait(others, timeout=left_s)
 
     async def _recalled(self, step: str) -> bytes | None:
         steps = self._steps
