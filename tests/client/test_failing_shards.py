@@ -437,6 +437,23 @@ def test_a_server_that_answers_is_tried_again_soon(kind: type[ServerError]) -> N
     assert rests == RESTS[kind]
 
 
+def test_an_answer_to_an_older_call_does_not_end_the_first_pause() -> None:
+    """It may have come before the server froze: each further call would wait for the server as long as the first."""
+    now, address = 100.0, Address("a", 1)
+    away = AwayServers(clock=lambda: now)
+    away.failed(address, UnavailableError("silent"))
+    away.served(address, 99.9)
+    with pytest.raises(LeftAloneError):
+        away.check(address, float("-inf"))
+    away.served(address, 100.1)
+    away.check(address, float("-inf"))
+    for _ in range(2):
+        away.failed(address, UnavailableError("silent"))
+    # A wait that was there before it froze is answered when it goes on: its queues need not wait for seconds.
+    away.served(address, 99.9)
+    away.check(address, float("-inf"))
+
+
 def test_a_shard_with_a_lasting_error_is_left_alone_longer_each_time() -> None:
     """A missing right concerns one shard: its server is tried for others, the shard itself less and less."""
     away, shard = AwayServers(clock=lambda: 0.0), ShardState()

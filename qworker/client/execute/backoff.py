@@ -67,6 +67,11 @@ class Backoff:
         self._pause_s = 0.0
         self._until = float("-inf")
 
+    @property
+    def is_first(self) -> bool:
+        """Whether the pause is as short as the first one."""
+        return self._pause_s <= self._first_s
+
     def left_s(self, now: float) -> float:
         """Return the seconds left of the pause; 0 without one."""
         return max(0.0, self._until - now)
@@ -111,9 +116,13 @@ class AwayServers:
         failure.at, failure.error = now, error
         failure.backoff.failed(now, answered=is_answer(error))
 
-    def served(self, address: Address | None) -> None:
-        """Ask a server again as usual: it has answered."""
-        if self._failures:
+    def served(self, address: Address | None, asked_at: float = float("inf")) -> None:
+        """Ask a server again as usual: it has answered.
+
+        To a call from before its failure it may have answered before it as well: that does not end the first pause.
+        """
+        failure = self._failures.get(address)
+        if failure is not None and not (asked_at <= failure.at and failure.backoff.is_first):
             self._failures.pop(address, None)
 
 

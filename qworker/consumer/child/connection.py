@@ -239,7 +239,7 @@ class Connection:
             if waiting.server is None and (waiting is call or address == server.address):
                 if waiting.sent:
                     waiting.command = waiting.command.repeated()
-                waiting.server, waiting.sent = server, True
+                waiting.server, waiting.sent, waiting.at = server, True, time.monotonic()
                 try:
                     self._write(server, waiting.command)
                 except (RedisError, OSError) as error:
@@ -266,7 +266,7 @@ class Connection:
         self._last = call.server
         self._recent.note(call.command, call.server)
         self._alive()
-        self._outages.answered(call.server.address)
+        self._outages.answered(call.server.address, call.at)
 
     # -- servers -------------------------------------------------------------------------------
 

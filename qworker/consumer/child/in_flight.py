@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,6 +27,8 @@ class InFlightCall(msgspec.Struct):
     #: It may have been sent before: the next time it goes as a repetition.
     sent: bool
     lost: bool = False
+    #: When it was begun, by the monotonic clock.
+    at: float = msgspec.field(default_factory=time.monotonic)
 
     def raise_doubt(self, error: ServerError) -> None:
         """Raise `InDoubtError` if the call was lost, whatever the error of its repetition says."""

@@ -64,10 +64,10 @@ class Outages:
                 )
             _log.warning("server_lost", server=server, error=problem, kind=type(error).__name__)
 
-    def answered(self, address: Address) -> None:
-        """Ask a server as usual again, and log that it is back if it was lost."""
+    def answered(self, address: Address, asked_at: float) -> None:
+        """Ask a server as usual again, see `AwayServers.served`, and log that it is back if it was lost."""
         if self._away is not None:
-            self._away.served(address)
+            self._away.served(address, asked_at)
         if self._lost_since:
             since = self._lost_since.pop(address if self._away is not None else None, None)
             if since is not None:
