@@ -171,10 +171,10 @@ ROWS = [
         fault="every connection is reset ten times a second",
         course=reset,
         load=PROXIED,
-        # No call may get through for longer than a lease lasts. Then its messages are delivered again, and counted.
+        # No call may get through for longer than a lease lasts. Then a reaper takes its messages back, and counts them.
         bounds=(
             at_least("resets", 10),
-            at_most("duplicates", "stale_outcomes"),
+            at_most("duplicates", "timeouts"),
             at_most("uncounted", 0),
         ),
     ),

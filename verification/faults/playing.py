@@ -27,6 +27,7 @@ __all__ = ["Played", "asking", "play"]
 #: Figure → counter of the queues.
 _STATS = {
     "stale_acks": "stale",
+    "timeouts": "timeouts",
     "server_acked": "acked",
     "gaps": "gaps",
     "dead": "dead",
