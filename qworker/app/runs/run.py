@@ -243,11 +243,13 @@ class Run(RunBase):
     def _opened(self) -> Iterator[None]:
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open.add(ended)
-        outer = _within.set(_within.get() | {ended})
+        outer = _within.get()
+        _within.set(outer | {ended})
         try:
             yield
         finally:
-            _within.reset(outer)
+            # Not by a token, which is of one context: what a loop leaves behind at its end is closed in another one.
+            _within.set(outer)
             self._open.discard(ended)
             ended.set_result(None)
 
