@@ -135,7 +135,7 @@ def check_calls(
 
 def _named(members: Sequence[int]) -> str:
     some = ", ".join(map(str, members[:_NAMED])) + (", …" if len(members) > _NAMED else "")
-    return f"{len(members):,} calls ({some})"
+    return f"{count(len(members), 'call')} ({some})"
 
 
 def _groups(client: Client, keys: QueueKeys) -> Iterator[_Waiting]:

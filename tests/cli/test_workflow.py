@@ -77,7 +77,8 @@ def test_runs_are_listed_with_what_they_wait_for(run, shop, orders):
     assert abs(one["since_ms"] - shop.now_ms()) < 60_000
     assert abs(one["due_ms"] - one["since_ms"] - 7 * 86_400_000) < 1000
     assert (one["id"], one["waits_for"], one["workflow"]) == ("a-1", "approval", "order")
-    assert "no such run" in run("workflow", "ls", "--state", "sleeping").err
+    assert "no sleeping run in namespace" in run("workflow", "ls", "--state", "sleeping").err
+    assert "no sleeping run in orders" in run("workflow", "ls", "orders", "--state", "sleeping").err
     orders.app.queue("orders").release(*held)
 
 

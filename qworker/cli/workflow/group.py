@@ -55,9 +55,11 @@ def list_runs(session: Session, queue: str | None, state: str | None, limit: int
         found = _listed(opened, state, limit + 1)
         runs += found[:limit]
         cut += [opened.name] if len(found) > limit else []
+    wanted = f"{state} run" if state else "run"
+    without = f"no {wanted} in {queue or f'namespace {session.namespace!r}'}"
     return Output(
         {"runs": [run_document(run) for run in runs]},
-        itertools.chain(run_listing(session, runs), cut_notes(cut, limit)),
+        itertools.chain(run_listing(runs, without), cut_notes(cut, limit)),
     )
 
 

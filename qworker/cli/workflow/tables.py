@@ -10,7 +10,6 @@ from qworker.cli.framework.output import Block, Fields, Heading, Hint, Line, Not
 from qworker.cli.framework.terminal import Cell, Column
 
 if TYPE_CHECKING:
-    from qworker.cli.framework.context import Session
     from qworker.client.calls import CallGroup
     from qworker.client.inspect.runs import RunStatus, RunStep
     from qworker.client.queue import Queue
@@ -45,11 +44,12 @@ def step_document(step: RunStep) -> dict[str, Any]:
     }
 
 
-def run_listing(session: Session, runs: list[RunStatus]) -> Iterator[str | Block]:
+def run_listing(runs: list[RunStatus], without: str) -> Iterator[str | Block]:
+    """A table of runs; `without` any, this note."""
     from qworker.formats import ago
 
     if not runs:
-        yield Note(f"no such run in namespace {session.namespace!r}")
+        yield Note(without)
         return
     columns = [Column("QUEUE"), Column("ID", wide=True), Column("WORKFLOW"), Column("STATE")]
     columns += [Column("STARTED"), Column("SINCE"), Column("WAITS FOR", wide=True)]
