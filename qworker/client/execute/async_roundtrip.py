@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.roundtrip import LOADS
-from qworker.client.execute.settle_replay import trips_of
 from qworker.engine.command import Command
-from qworker.errors import RefusedError
 from qworker.store.connections import is_noscript, map_error
 
 if TYPE_CHECKING:
@@ -86,20 +83,10 @@ async def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
 
 async def asettle_again(recent: RecentSettles, server: ServerConnection) -> None:
     """Repeat recent settles to a server that took over, as `roundtrip.settle_again` does."""
-    lost = recent.lost(server)
-    if not lost:
-        return
-    done = 0
-    try:
-        for commands in trips_of(lost):
+    with recent.repeating(server) as repetition:
+        for commands in repetition.trips():
             async for command, reply in _replies(server.connection, commands):
-                with suppress(RefusedError):
-                    command.decode(reply)
-                    recent.note(command, server)
-                done += 1
-    except BaseException:
-        recent.put_back(lost[done:])
-        raise
+                repetition.answered(command, reply)
 
 
 async def _replies(

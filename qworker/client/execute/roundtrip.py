@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
-from qworker.client.execute.settle_replay import trips_of
 from qworker.engine.command import Command
-from qworker.errors import RefusedError
 from qworker.store.connections import is_noscript, map_error
-from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.client.execute.settle_replay import RecentSettles
@@ -23,8 +20,6 @@ __all__ = ["LOADS", "answered_within", "call", "load_missing", "settle_again"]
 
 #: How often a call loads its script at once; after that it is retried like any call that fails.
 LOADS: Final = 3
-
-_log = logger(__name__)
 
 
 def call(
@@ -110,26 +105,12 @@ def _ask(connection: Any, command: Command[Any], asking: bool) -> Any:
 
 
 def settle_again(recent: RecentSettles, server: ServerConnection) -> None:
-    """Repeat recent settles to a server that took over, some hundred in a trip. Raises `ServerError`.
-
-    Those that were not answered are kept for the next connection.
-    """
-    lost = recent.lost(server)
-    if not lost:
-        return
-    done = 0
-    try:
-        for commands in trips_of(lost):
-            for command, reply in zip(commands, _replies(server.connection, commands), strict=True):
-                # If a key of the queue holds another type there, nothing can be settled.
-                with suppress(RefusedError):
-                    command.decode(reply)
-                    recent.note(command, server)
-                done += 1
-    except BaseException:
-        recent.put_back(lost[done:])
-        raise
-    _log.info("settles_repeated", server=str(server.address), calls=len(lost))
+    """Repeat recent settles to a server that took over. Raises `ServerError`."""
+    with recent.repeating(server) as repetition:
+        for commands in repetition.trips():
+            replies = _replies(server.connection, commands)
+            for command, reply in zip(commands, replies, strict=True):
+                repetition.answered(command, reply)
 
 
 def _replies(connection: Any, commands: Sequence[Command[Any]]) -> Iterator[Any]:

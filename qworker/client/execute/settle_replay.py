@@ -11,19 +11,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from qworker.chunks import chunks
 from qworker.engine.command import Command
+from qworker.errors import RefusedError
+from qworker.telemetry.logger import logger
 
 if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory, ServerConnection
     from qworker.store.nodes import Address
     from qworker.store.topology import Key
 
-__all__ = ["RecentSettles", "Settled", "trips_of"]
+__all__ = ["RecentSettles"]
+
+_log = logger(__name__)
 
 #: Seconds for which settles are kept; limits on their number, for a child that acks 100,000 messages a second.
 _KEPT_S: Final = 10.0
@@ -34,7 +39,7 @@ _TRIP_CALLS: Final = 500
 _TRIP_BYTES: Final = 2**20
 
 
-class Settled(msgspec.Struct, frozen=True):
+class _Settled(msgspec.Struct, frozen=True):
     """A call that settled: when, and over which connection its reply came."""
 
     at: float
@@ -69,7 +74,7 @@ class RecentSettles:
         self._factory = factory
         self._clock = clock
         self._lock = threading.Lock()
-        self._settled: deque[Settled] = deque()
+        self._settled: deque[_Settled] = deque()
         self._words = 0
 
     def note(self, command: Command[Any], server: ServerConnection) -> None:
@@ -79,7 +84,7 @@ class RecentSettles:
         now, words = self._clock(), len(command.args)
         with self._lock:
             self._settled.append(
-                Settled(
+                _Settled(
                     now,
                     words,
                     server.address,
@@ -97,11 +102,11 @@ class RecentSettles:
             ):
                 self._words -= self._settled.popleft().words
 
-    def lost(self, server: ServerConnection) -> list[Settled]:
+    def _lost(self, server: ServerConnection) -> list[_Settled]:
         """Take out the settles to repeat over a new connection, to another server or another run than replied."""
         if not self._settled:
             return []
-        again, kept = [], deque[Settled]()
+        again, kept = [], deque[_Settled]()
         with self._lock:
             for settled in self._settled:
                 elsewhere = self._factory.node(settled.key) != server.address
@@ -113,20 +118,54 @@ class RecentSettles:
             self._settled = kept
         return again
 
-    def put_back(self, lost: Sequence[Settled]) -> None:
-        """Keep settles that could not be repeated for the next connection."""
+    @contextmanager
+    def repeating(self, server: ServerConnection) -> Iterator[_Repetition]:
+        """Repeat settles over a new connection; at an error those not answered are kept for the next one."""
+        lost = self._lost(server)
+        repetition = _Repetition(self, server, lost)
+        try:
+            yield repetition
+        except BaseException:
+            self._put_back(lost[repetition.done :])
+            raise
+        if lost:
+            _log.info("settles_repeated", server=str(server.address), calls=len(lost))
+
+    def _put_back(self, lost: Sequence[_Settled]) -> None:
         with self._lock:
             self._settled.extendleft(reversed(lost))
             self._words += sum(settled.words for settled in lost)
 
 
-def trips_of(lost: Sequence[Settled]) -> Iterator[list[Command[Any]]]:
-    """Divide the commands that repeat settles into trips. The first one goes alone: it may have to load its script."""
-    commands = [settled.again() for settled in lost]
-    yield commands[:1]
-    yield from chunks(
-        commands[1:],
-        lambda command: len(command.packed()),
-        most_bytes=_TRIP_BYTES,
-        most=_TRIP_CALLS,
-    )
+class _Repetition:
+    """Settles that go to a server that took over, some hundred in a trip."""
+
+    def __init__(
+        self, recent: RecentSettles, server: ServerConnection, lost: Sequence[_Settled]
+    ) -> None:
+        self._recent = recent
+        self._server = server
+        self._lost = lost
+        #: How many the server has answered.
+        self.done = 0
+
+    def trips(self) -> Iterator[list[Command[Any]]]:
+        """Divide the calls into trips. The first one goes alone: it may have to load its script."""
+        if not self._lost:
+            return
+        commands = [settled.again() for settled in self._lost]
+        yield commands[:1]
+        yield from chunks(
+            commands[1:],
+            lambda command: len(command.packed()),
+            most_bytes=_TRIP_BYTES,
+            most=_TRIP_CALLS,
+        )
+
+    def answered(self, command: Command[Any], reply: Any) -> None:
+        """Take the raw reply to a call."""
+        # If a key of the queue holds another type there, nothing can be settled.
+        with suppress(RefusedError):
+            command.decode(reply)
+            self._recent.note(command, self._server)
+        self.done += 1
