@@ -131,7 +131,8 @@ class Parked(BaseException):
 class Interrupted(BaseException):
     """A run is in a loop, and its worker stops: its function ends here, and another worker continues the loop.
 
-    Raised by `run.each` between two items. Not an Exception, like `Parked`.
+    Raised by `run.each` between two items, and by steps that a coroutine begins after the function has failed. Not an
+    Exception, like `Parked`.
     """
 
 

@@ -540,7 +540,7 @@ def test_a_step_that_waits_for_what_comes_later_is_given_up(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not keep its run from being parked: here until something that follows the wait."""
-    monkeypatch.setattr("qworker.app.runs.run._END_S", 0.05)
+    monkeypatch.setattr("qworker.app.runs.open_steps._END_S", 0.05)
 
     @app.workflow
     async def order(run: Run) -> str:

@@ -15,6 +15,7 @@ from qworker.telemetry.guarded import guarded
 if TYPE_CHECKING:
     from qworker.app.runs.items import OpenLoop
     from qworker.app.runs.loops import Loop
+    from qworker.app.runs.open_steps import OpenSteps
     from qworker.app.runs.steps import Steps
     from qworker.client.execute.aio import AsyncClient
     from qworker.client.execute.sync import Client
@@ -90,8 +91,10 @@ class Each(Generic[T]):
 class AsyncEach(Generic[T]):
     """The items of a loop of an async workflow."""
 
-    def __init__(self, loop: Loop[T], source: Any, client: AsyncClient) -> None:
-        self._loop, self._source, self._client = loop, source, client
+    def __init__(
+        self, loop: Loop[T], source: Any, client: AsyncClient, open_steps: OpenSteps
+    ) -> None:
+        self._loop, self._source, self._client, self._open = loop, source, client, open_steps
         self._items: AsyncIterator[T] | None = None
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -99,6 +102,10 @@ class AsyncEach(Generic[T]):
 
     async def __anext__(self) -> T:
         """Keep the position if it is time to, and return the next item."""
+        async with self._open:
+            return await self._next()
+
+    async def _next(self) -> T:
         loop = self._loop
         if loop.finish():
             await self._keep()

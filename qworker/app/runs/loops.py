@@ -199,8 +199,7 @@ class Loop(Generic[T]):
     def check(self) -> None:
         """Raise what ends the activation before the next item: a stop of the worker, a cancel, a lost lease."""
         steps = self._steps
-        if steps.parked is not None:
-            raise steps.parked
+        steps.check()
         if steps.lost:
             raise LeaseLostError(steps.keys.queue, steps.id)
         if steps.cancelled:

@@ -15,18 +15,16 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
 )
-from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar, overload
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from qworker.app.arguments.results import ResultType
-from qworker.app.control import Parked
 from qworker.app.functions import is_async
 from qworker.app.runs.base import RunBase
 from qworker.app.runs.each import AsyncEach, keep_behind_async
 from qworker.app.runs.gather import GatherPolicy
+from qworker.app.runs.open_steps import PARKS
 from qworker.app.work import Work
 from qworker.config.kinds import MAX_DELAY_MS
 from qworker.durations import Duration, duration_ms
@@ -34,18 +32,9 @@ from qworker.engine.run import recall_steps
 from qworker.errors import ResultError
 
 if TYPE_CHECKING:
-    from qworker.app.app_parts import RunApp
-    from qworker.app.runs.steps import Steps
     from qworker.client.queue_ref import QueueRef
 
 __all__ = ["Run"]
-
-#: Seconds that steps have to end when their run is parked or has failed.
-_END_S: Final = 60.0
-#: The steps of which the running code is part.
-_within: Final[ContextVar[frozenset[asyncio.Future[None]]]] = ContextVar(
-    "qworker_within", default=frozenset()
-)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,11 +46,6 @@ class Run(RunBase):
 
     What a step returns is recorded, and another worker that resumes the run gets it without calling the function again.
     """
-
-    def __init__(self, app: RunApp, steps: Steps) -> None:
-        super().__init__(app, steps)
-        #: Steps that have begun and have not ended, in whichever tasks.
-        self._open: set[asyncio.Future[None]] = set()
 
     @overload
     def step(
@@ -89,7 +73,11 @@ class Run(RunBase):
         Raises `LeaseLostError` if the value is not recorded because another worker may have the run, and
         `InvalidResultError`, `RunTooLargeError`, `ProtectionError` and `ServerError`.
         """
-        return self._step(*self._begin(function, args), kwargs)
+        try:
+            begun = self._begin(function, args)
+        except PARKS as end:
+            return self._parked(end)
+        return self._step(*begun, kwargs)
 
     async def _step(
         self,
@@ -100,17 +88,18 @@ class Run(RunBase):
         kwargs: dict[str, Any],
     ) -> Any:
         steps, client = self._steps, self._app.aqueue(self._steps.keys.name).client
-        with self._opened():
+        async with steps.open:
             if (command := steps.unread(step)) is not None:
                 steps.learn(await client.execute(command))
             value = steps.take(step)
             if value is None:
                 steps.check()
-                began = time.monotonic()
-                result = await _called(function, args, kwargs)
-                lasted_s = time.monotonic() - began
-                record = steps.record(step, result_type.encode(result), lasted_s)
-                value = steps.recorded(step, await client.execute(record))
+                with steps.open.one():
+                    began = time.monotonic()
+                    result = await _called(function, args, kwargs)
+                    lasted_s = time.monotonic() - began
+                    record = steps.record(step, result_type.encode(result), lasted_s)
+                    value = steps.recorded(step, await client.execute(record))
         return result_type.decode(value)
 
     async def sleep(self, duration: Duration) -> None:
@@ -119,7 +108,8 @@ class Run(RunBase):
         The function ends here by a `BaseException`, so `finally` blocks run, and starts again when the time is over.
         """
         delay_ms = duration_ms(duration, "duration", maximum_ms=MAX_DELAY_MS)
-        await self._sleep(self._steps.begin("~sleep"), delay_ms)
+        async with self._steps.open:
+            await self._sleep(self._steps.begin("~sleep"), delay_ms)
 
     async def wait(
         self, signal: type[T], *, timeout: Duration | None = None, name: str | None = None
@@ -130,13 +120,14 @@ class Run(RunBase):
         given before the wait is returned at once. Raises `SignalTimeoutError` when the time is over, and
         `InvalidResultError` for a value of another type. The function ends here as in `sleep`.
         """
-        wait = self._steps.begin_wait(signal, name, timeout)
-        value = await self._recalled(wait.signal)
-        if value is None:
-            await self._sleep(wait.end, wait.delay_ms, wait.signal)
-            client = self._app.aqueue(self._steps.keys.name).client
-            stored = await client.execute(self._steps.record(wait.signal, b""))
-            value = self._steps.recorded(wait.signal, stored)
+        async with self._steps.open:
+            wait = self._steps.begin_wait(signal, name, timeout)
+            value = await self._recalled(wait.signal)
+            if value is None:
+                await self._sleep(wait.end, wait.delay_ms, wait.signal)
+                client = self._app.aqueue(self._steps.keys.name).client
+                stored = await client.execute(self._steps.record(wait.signal, b""))
+                value = self._steps.recorded(wait.signal, stored)
         return wait.value(value)
 
     @overload
@@ -176,7 +167,8 @@ class Run(RunBase):
         A plain function as `items` is called in a thread.
         """
         loop = self._loop(items, key, name, every, interval)
-        return AsyncEach(loop, items, self._app.aqueue(self._steps.keys.name).client)
+        client = self._app.aqueue(self._steps.keys.name).client
+        return AsyncEach(loop, items, client, self._steps.open)
 
     @overload
     def gather(
@@ -210,7 +202,10 @@ class Run(RunBase):
         name: str = "gather",
     ) -> Coroutine[Any, Any, list[Any]]:
         """Make calls side by side, and return their values in order, as `SyncRun.gather` does."""
-        gather = self._gathering(calls, name, policy, timeout)
+        try:
+            gather = self._gathering(calls, name, policy, timeout)
+        except PARKS as end:
+            return self._parked(end)
         client = self._app.aqueue(self._steps.keys.name).client
 
         def ref_of(queue: str) -> QueueRef:
@@ -219,11 +214,12 @@ class Run(RunBase):
         return self._gathered(client.run(gather.returned(ref_of, raises=not return_exceptions)))
 
     async def _gathered(self, values: Coroutine[Any, Any, list[Any]]) -> list[Any]:
-        try:
+        async with self._steps.open:
             return await values
-        except Parked:
-            await self._end_open()
-            raise
+
+    async def _parked(self, end: BaseException) -> Any:
+        async with self._steps.open:
+            raise end
 
     async def _keep(self) -> None:
         await keep_behind_async(self._steps, self._app.aqueue(self._steps.keys.name).client)
@@ -232,36 +228,7 @@ class Run(RunBase):
         steps = self._steps
         if (command := steps.unread(name)) is not None:
             steps.learn(await self._app.aqueue(steps.keys.name).client.execute(command))
-        try:
-            steps.sleep(name, delay_ms, signal)
-        except Parked:
-            # A task group cancels its other tasks when this one ends.
-            await self._end_open()
-            raise
-
-    @contextmanager
-    def _opened(self) -> Iterator[None]:
-        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open.add(ended)
-        outer = _within.get()
-        _within.set(outer | {ended})
-        try:
-            yield
-        finally:
-            # Not by a token, which is of one context: what a loop leaves behind at its end is closed in another one.
-            _within.set(outer)
-            self._open.discard(ended)
-            ended.set_result(None)
-
-    async def _end_open(self) -> None:
-        """Wait for steps that other tasks have begun, a minute at most: one that is not recorded is called again.
-
-        One that waits for something behind the place at which the function has ended would never end.
-        """
-        clock = asyncio.get_running_loop().time
-        until = clock() + _END_S
-        while (others := self._open - _within.get()) and (left_s := until - clock()) > 0:
-            await asyncio.wait(others, timeout=left_s)
+        steps.sleep(name, delay_ms, signal)
 
     async def _recalled(self, step: str) -> bytes | None:
         steps = self._steps

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from qworker.app.control import Interrupted, KeyMissing, Parked
 from qworker.app.runs.items import current_item
+from qworker.app.runs.open_steps import OpenSteps
 from qworker.app.runs.signals import SignalWait, named_decoder
 from qworker.durations import Duration, duration_ms
 from qworker.engine.calls import WaitingRun
@@ -86,6 +87,8 @@ class Steps:
         self._blamed = envelope.nacks + envelope.timeouts > 0
         #: Those that have begun and not ended.
         self.loops: list[OpenLoop] = []
+        #: Of an async workflow.
+        self.open = OpenSteps()
 
     @property
     def namespace(self) -> str:
@@ -123,17 +126,23 @@ class Steps:
         return bool(self._delivery.lease.stopping)
 
     def check(self) -> None:
-        """Raise what has parked the run, if anything has: no step is called any more."""
-        if self.parked is not None:
+        """Raise what has parked the run, if anything has: no step begins any more, except as part of an open one."""
+        if self.parked is not None and not self.open.has_caller():
             raise self.parked
+
+    def close(self) -> None:
+        """Note that the function has ended by an error: coroutines that it has left behind begin no step."""
+        if self.parked is None:
+            self.parked = Interrupted(self.id)
 
     def begin(self, name: str) -> str:
         """Return the name under which the next step of this name is recorded.
 
         A sleep begins with `~`, a loop with `*`, a signal with `!`. All but signals belong to the item of a loop in
-        which they begin.
+        which they begin. Raises what has parked the run; a loop does so when it is asked for an item.
         """
-        self.check()
+        if not name.startswith("*"):
+            self.check()
         item = None if name.startswith("!") else current_item.get()
         if item is not None:
             sign, plain = (name[0], name[1:]) if name[0] in "~*" else ("", name)

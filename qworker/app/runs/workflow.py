@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import inspect
 from collections.abc import Callable, Iterable
@@ -9,9 +10,9 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from qworker.app.context import running
-from qworker.app.control import NO_END, Parked
 from qworker.app.functions import is_async
 from qworker.app.options import TaskOptions
+from qworker.app.runs.open_steps import PARKS
 from qworker.app.runs.run import Run
 from qworker.app.runs.steps import RunDelivery, Steps
 from qworker.app.runs.sync_run import SyncRun
@@ -142,9 +143,13 @@ class Workflow(Task[P, R]):
                 try:
                     result = _unless_parked(steps, await called)
                 except BaseException as error:
-                    if isinstance(error, Exception) or steps.parked is not None:
-                        await run._end_open()
-                    await run._keep()
+                    steps.close()
+                    try:
+                        # A handler that was cancelled, as by its time limit, does not go on for another minute.
+                        if not isinstance(error, asyncio.CancelledError | GeneratorExit):
+                            await steps.open.end()
+                    finally:
+                        await run._keep()
                     if _is_parked_by(error):
                         _unless_parked(steps, None)
                     raise
@@ -189,7 +194,7 @@ def _unless_parked(steps: Steps, result: Any) -> Any:
 
 def _is_parked_by(error: BaseException) -> bool:
     """Say whether an error is a group of nothing but what parks a run, as an `asyncio.TaskGroup` raises it."""
-    return isinstance(error, BaseExceptionGroup) and error.split((Parked, *NO_END))[1] is None
+    return isinstance(error, BaseExceptionGroup) and error.split(PARKS)[1] is None
 
 
 def workflow_options(options: dict[str, Any]) -> TaskOptions:

@@ -1,0 +1,193 @@
+"""Async workflows: steps that have begun in other coroutines when the function ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from qworker import QWorker, Retry, Run
+from qworker.testing import drain
+
+
+class Charges:
+    """A step that takes a while, and notes its calls."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+
+    async def charge(self, number: int) -> int:
+        """Be called once for each number: the next time what is recorded is there."""
+        self.made.append(number)
+        await asyncio.sleep(0.03)
+        return number
+
+
+async def quick() -> None:
+    """End before a charge does."""
+    await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["step", "sleep", "wait", "gather", "each"])
+def test_what_begins_after_the_park_does_not_cancel_a_step(app: QWorker, kind: str) -> None:
+    """A task group cancels its other tasks when one of them ends by an error, as this one does."""
+    charges = Charges()
+
+    @app.workflow
+    async def order(run: Run) -> int:
+        async def second() -> None:
+            await run.step(quick)
+            match kind:
+                case "step":
+                    await run.step(quick)
+                case "sleep":
+                    await run.sleep("1ms")
+                case "wait":
+                    await run.wait(str, name="second")
+                case "gather":
+                    await run.gather([])
+                case _:
+                    async for _ in run.each([1]):
+                        pass
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.wait(str, name="first"))
+            group.create_task(second())
+            charged = group.create_task(run.step(charges.charge, 1))
+        return charged.result()
+
+    handle = order.start()
+    drain(app, include_delayed=False)
+    assert handle.status().state == "waiting"
+    for name in ("first", "second"):
+        handle.signal("", name=name)
+    drain(app)
+    assert handle.result(0) == 1
+    assert charges.made == [1]
+
+
+def test_a_loop_that_is_interrupted_does_not_cancel_a_step(app: QWorker) -> None:
+    """A worker that stops ends the function between two items; what is beside them ends first."""
+    charges = Charges()
+
+    @app.workflow
+    async def order(run: Run) -> int:
+        async def loop() -> None:
+            async for _ in run.each([1, 2, 3]):
+                await run.step(quick)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(loop())
+            charged = group.create_task(run.step(charges.charge, 1))
+        return charged.result()
+
+    handle = order.start()
+    for _ in range(4):
+        drain(app, interrupt_after=1)
+    assert handle.result(0) == 1
+    assert charges.made == [1]
+
+
+def test_steps_that_wait_do_not_wait_for_each_other(app: QWorker) -> None:
+    """Each of them ends where it waits, and is no step that the other has to let end."""
+
+    @app.workflow
+    async def order(run: Run) -> list[str]:
+        async def first() -> str:
+            return await run.wait(str, name="first")
+
+        async def second() -> str:
+            return await run.wait(str, name="second")
+
+        return await asyncio.gather(run.step(first), run.step(second))
+
+    handle = order.start()
+    since = time.monotonic()
+    for name in ("first", "second"):
+        drain(app, include_delayed=False)
+        handle.signal(name, name=name)
+    drain(app, include_delayed=False)
+    assert time.monotonic() - since < 10
+    assert handle.result(0) == ["first", "second"]
+
+
+def test_a_step_within_an_open_step_begins_after_the_park(app: QWorker) -> None:
+    """Without it the open step could not be recorded, and would be called again."""
+    charges = Charges()
+
+    @app.workflow
+    async def order(run: Run) -> int:
+        async def outer() -> int:
+            await charges.charge(1)
+            return await run.step(charges.charge, 2)
+
+        _, charged = await asyncio.gather(run.wait(str, name="first"), run.step(outer))
+        return charged
+
+    handle = order.start()
+    drain(app, include_delayed=False)
+    handle.signal("", name="first")
+    drain(app)
+    assert handle.result(0) == 2
+    assert charges.made == [1, 2]
+
+
+def test_no_step_begins_after_a_failure(app: QWorker) -> None:
+    """The message is about to go back: what a step does then would not be recorded, and be done again."""
+    charges = Charges()
+    wrongs = ["no"]
+
+    async def check() -> None:
+        if wrongs:
+            raise ValueError(wrongs.pop())
+
+    @app.workflow(retry=Retry.fixed("10ms"))
+    async def order(run: Run) -> list[int]:
+        async def both() -> list[int]:
+            first = await run.step(charges.charge, 1)
+            await asyncio.sleep(0)
+            return [first, await run.step(charges.charge, 2)]
+
+        return (await asyncio.gather(both(), run.step(check)))[0]
+
+    handle = order.start()
+    drain(app, errors="collect")
+    assert handle.result(0) == [1, 2]
+    assert charges.made == [1, 2]
+
+
+def test_a_time_limit_does_not_wait_for_steps(app: QWorker) -> None:
+    """A run that waits for a step when its time is over fails at once, though the step goes on."""
+
+    @app.workflow(time_limit="100ms", retry=Retry.none())
+    async def order(run: Run) -> None:
+        step = asyncio.create_task(run.step(asyncio.Event().wait))
+        await run.wait(str, name="first")
+        await step
+
+    handle = order.start()
+    since = time.monotonic()
+    drain(app, errors="collect", include_delayed=False)
+    assert time.monotonic() - since < 10
+    assert handle.status().state == "dead"
+
+
+def test_a_time_limit_keeps_the_positions_of_loops(app: QWorker) -> None:
+    """Also if the function has failed before, and waits for a step: items that are done do not come again."""
+    seen: list[int] = []
+
+    @app.workflow(time_limit="100ms", retry=Retry.fixed("10ms"))
+    async def order(run: Run) -> None:
+        async for item in run.each([1, 2, 3]):
+            seen.append(item)
+            if seen == [1, 2, 3]:
+                seen.append(0)
+                step = asyncio.create_task(run.step(asyncio.Event().wait))
+                await asyncio.sleep(0.01)
+                raise ValueError(step)
+
+    handle = order.start()
+    drain(app, errors="collect")
+    assert handle.status().state == "ok"
+    assert seen == [1, 2, 3, 0, 3]
