@@ -166,8 +166,9 @@ class Stand:
         return f"{self.engine.name} {self.engine.version} ({allocator})"
 
     def memory(self) -> int:
-        """Bytes that the server's data takes."""
-        used: int = self.redis.info("memory")["used_memory"]
+        """Bytes that the server's data takes, without the buffers of its clients, which come and go."""
+        info = self.redis.info("memory")
+        used: int = info["used_memory"] - info["mem_clients_normal"]
         return used
 
     def queue(self, name: str = "work") -> Queue:
