@@ -49,6 +49,9 @@ class Moving:
         if swept.broken is not None:
             self._problems.broken(keys.queue, swept.broken, tick)
             return
+        if swept.unserved is not None:
+            self._problems.failed(keys.queue, swept.unserved, tick)
+            return
         if swept.next_due_ms is not None:
             if swept.next_due_ms <= tick.now_ms:
                 yield self._promote(keys, tick, now_ms)

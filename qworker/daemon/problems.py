@@ -36,7 +36,7 @@ class Problems:
                 held_back=suppressed,
             )
 
-    def failed(self, queue: str, error: Exception, tick: Tick, **fields: str) -> None:
+    def failed(self, queue: str, error: Exception | str, tick: Tick, **fields: str) -> None:
         """A call for the queue failed; `fields` are logged with it."""
         tick.errors += 1
         if (suppressed := self._throttle.admit(f"failed {queue}")) is not None:

@@ -40,7 +40,10 @@ MAX_SWEPT: Final = 500
 
 
 class QueueSweep(msgspec.Struct, frozen=True):
-    """The result of a sweep of one queue. `broken` describes a key of another type."""
+    """The result of a sweep of one queue.
+
+    `broken` describes a key of another type, `unserved` why it was not swept: its node is away, or refuses the user.
+    """
 
     queue: str
     next_due_ms: int | None = None
@@ -48,6 +51,7 @@ class QueueSweep(msgspec.Struct, frozen=True):
     expired_at_head: bool = False
     overdue: tuple[str, ...] = ()
     broken: str | None = None
+    unserved: str | None = None
 
     @property
     def quiet(self) -> bool:
@@ -57,6 +61,7 @@ class QueueSweep(msgspec.Struct, frozen=True):
             or self.next_due_ms is not None
             or self.next_deadline_ms is not None
             or self.broken is not None
+            or self.unserved is not None
         )
 
 
@@ -138,7 +143,7 @@ def sweep(
     latest, without the first `skip`.
 
     In a Cluster that is the time of one node; times of others are shifted by the difference of their clocks. A queue
-    whose node does not serve is `broken`.
+    whose node does not serve is `unserved`.
     """
     names = [keys.meta for keys in queues[:1]]
     for keys in queues:
@@ -159,7 +164,7 @@ def sweep(
         return PerQueue(commands, _one_clock, unserved)
 
     def unserved(index: int, error: ServerError) -> tuple[int, list[QueueSweep]]:
-        return 0, [QueueSweep(queues[index].queue, broken=str(error))]
+        return 0, [QueueSweep(queues[index].queue, unserved=str(error))]
 
     return Command(
         load_script("sweep"),
