@@ -10,6 +10,7 @@ from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.quick_imports import uncollected
 from qworker.daemon.options import DaemonOptions
+from qworker.telemetry.logger import import_structlog
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
@@ -27,6 +28,7 @@ def command(session: Session, given: dict[str, Any]) -> None:
     With --durability strict, a server that may lose messages or is open to others is refused (exit code 3).
     """
     with uncollected():
+        import_structlog()
         from qworker.service.daemon import Daemon
 
     options = session.settings.load(DaemonOptions, given).options

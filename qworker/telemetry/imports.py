@@ -1,13 +1,15 @@
-"""Calls that wait for the import of another package."""
+"""Calls that wait for the import of another package, and imports that leave a package out."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
+from threading import get_ident
 from types import ModuleType
 
-__all__ = ["when_imported"]
+__all__ = ["left_out", "when_imported"]
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
@@ -16,6 +18,32 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
         then()
     else:
         sys.meta_path.insert(0, _Finder(name, then))
+
+
+@contextmanager
+def left_out(name: str) -> Iterator[None]:
+    """Meanwhile, let first imports of a top-level module fail in this thread, as if it were not installed."""
+    finder = _Absence(name)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        finder.thread = None
+
+
+class _Absence:
+    """Finds no module of this name in one thread. It stays in `sys.meta_path`, as `_Finder` does."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.thread: int | None = get_ident()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """See `importlib.abc.MetaPathFinder`."""
+        if name == self._name and get_ident() == self.thread:
+            raise ModuleNotFoundError(f"{name} is left out", name=name)
 
 
 class _Finder:

@@ -1,14 +1,18 @@
 """Loggers of modules that every child and every producer imports.
 
-With the console renderer of structlog comes rich, a sixth of the time that a child takes to start, and 4 MB of its
-memory: structlog is imported by the first line that is logged.
+structlog is imported by the first line that is logged. It imports rich, if that is installed, for tracebacks that our
+lines do not have: 5 MB, and four fifths of the time that a child's first line keeps its messages waiting. Our own
+processes do without; those of users, which may want such tracebacks, do not.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-__all__ = ["Logger", "logger"]
+from qworker.telemetry.imports import left_out
+
+__all__ = ["Logger", "import_structlog", "logger"]
 
 
 class Logger:
@@ -16,13 +20,25 @@ class Logger:
 
     __slots__ = ("_name",)
 
+    #: Whether the process is one of ours, whose logs are configured here.
+    ours = False
+
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, level: str) -> Any:
+        if Logger.ours:
+            import_structlog()
         import structlog
 
         return getattr(structlog.get_logger(self._name), level)
+
+
+def import_structlog() -> None:
+    """Import structlog, without rich if nothing else has imported either. For processes of our own."""
+    if "structlog" not in sys.modules:
+        with left_out("rich"):
+            import structlog  # noqa: F401
 
 
 def logger(name: str) -> Logger:

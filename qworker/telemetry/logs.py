@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import InvalidOptionError, shown
 from qworker.telemetry.handler import LineWriter, RecordHandler
 from qworker.telemetry.imports import when_imported
+from qworker.telemetry.logger import Logger, import_structlog
 from qworker.telemetry.options import FORMATS, LEVELS
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def configure_logs(
         raise InvalidOptionError("log_level", f"{shown(level)} is not a level", _one_of(LEVELS))
     number = logging.getLevelNamesMapping()[level.upper()]
     write = LineWriter(_stderr() if fd is None else fd)
+    Logger.ours = True
     people = format == "text" or (format == "auto" and write.to_terminal)
     _take_over_logging(RecordHandler(write, partial(_formatter, write, people, processors)), number)
     when_imported("structlog", partial(_configure_structlog, write, people, processors, number))
@@ -97,6 +99,7 @@ def _configure_structlog(
 def _formatter(
     write: LineWriter, people: bool, processors: Sequence[Processor]
 ) -> logging.Formatter:
+    import_structlog()
     from structlog.stdlib import ProcessorFormatter
 
     return ProcessorFormatter(

@@ -109,3 +109,39 @@ def test_a_package_that_is_missing_stays_missing() -> None:
     finally:
         sys.meta_path[:] = finders
     assert called == ["json"]
+
+
+def test_our_processes_log_without_rich_and_apps_may_import_it() -> None:
+    """It takes four fifths of the time of the first line; another thread that imports it meanwhile is not disturbed."""
+    lines = lines_of(
+        "logging.getLogger('shop').warning('seen')",
+        "assert 'structlog.dev' in sys.modules and 'rich' not in sys.modules",
+        "import rich.console",
+    )
+    assert [line["event"] for line in lines] == ["seen"]
+
+
+def test_a_package_is_left_out_in_one_thread_and_meanwhile() -> None:
+    """Others import it at the same time."""
+    code = """
+import sys, threading
+from qworker.telemetry.imports import left_out
+def other():
+    import colorsys
+with left_out("colorsys"):
+    try:
+        import colorsys
+    except ImportError as error:
+        assert error.name == "colorsys"
+    else:
+        raise AssertionError
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert "colorsys" in sys.modules
+    import colorsys
+with left_out("graphlib"):
+    pass
+import graphlib
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
