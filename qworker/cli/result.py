@@ -11,6 +11,8 @@ from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import DURATION, QUEUE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from qworker.cli.framework.context import Session
     from qworker.wire.result import Outcome
 
@@ -30,16 +32,18 @@ def command() -> None:
 )
 @json_option
 @click.pass_obj
-def show(session: Session, queue: str, message_id: str, wait: str | None) -> Output:
-    """Show the result of a message: the value that its handler returned, or how it ended without one.
+def show(session: Session, queue: str, message_id: str, wait: str | None) -> Iterator[Output]:
+    """Show the result of a message: the value that its handler returned.
 
-    Exit code 1 if there is no result: the message has not ended, its task keeps no results, or it has expired. Exit
-    code 2 if the queue does not exist either.
+    Exit code 1 if there is no value, and nothing but the error is printed: the message is dead or has ended otherwise
+    (--json prints how), it has not ended, its task keeps no results, or its result has expired. Exit code 2 if the
+    queue does not exist either.
     """
     from qworker.cli.message.bodies import body_lines
     from qworker.client.queue import Queue
     from qworker.client.results.wait import Awaited, Gone, wait_for_result
     from qworker.durations import duration_ms
+    from qworker.errors import TaskEndedError, TaskFailedError
     from qworker.formats import word
     from qworker.wire.names import check_message_id
 
@@ -55,12 +59,13 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Out
             f"{word(message_id)}), its task keeps none, or its result has expired"
         )
     document = {"id": message_id, "queue": queue, **_document(outcome)}
-    if outcome.state == "ok":
-        return Output(document, body_lines(outcome.value))
+    yield Output(document, body_lines(outcome.value) if outcome.state == "ok" else ())
+    where, step, ended_id = outcome.step or (queue, None, message_id)
     if outcome.state == "dead":
-        cause = outcome.text or outcome.error
-        return Output(document, [f"dead: {outcome.reason}", *cause.splitlines()])
-    return Output(document, f"{outcome.state}: it ended without a value")
+        reason, error, text = outcome.reason, outcome.error, outcome.text
+        raise TaskFailedError(where, ended_id, reason, error, text, step)
+    if outcome.state != "ok":
+        raise TaskEndedError(where, ended_id, outcome.state, step)
 
 
 def _document(outcome: Outcome) -> dict[str, Any]:

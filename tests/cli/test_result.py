@@ -31,23 +31,38 @@ def test_a_value_is_shown_as_json(run, shop):
     }
 
 
-def test_a_death_is_shown_with_its_error(run, shop):
-    """As the dead letter has it."""
+def test_a_death_is_an_error(run, shop):
+    """A script that reads stdout gets values alone; programs get the reason and the error, too."""
     [message_id] = shop.send("emails")
     shop.ask("SET", shop.keys().result(message_id), "dead rejected ValueError\nno such user")
 
-    assert run("result", "show", "emails", message_id).lines == ["dead: rejected", "no such user"]
-    document = run("result", "show", "emails", message_id, "--json").json
-    assert (document["state"], document["reason"], document["error"]) == (
+    ran = run("result", "show", "emails", message_id)
+    assert (ran.code, ran.out) == (1, "")
+    assert f"message {message_id} of queue 'emails' is dead (rejected): no such user" in ran.err
+    ran = run("result", "show", "emails", message_id, "--json")
+    assert ran.code == 1
+    assert (ran.json["state"], ran.json["reason"], ran.json["error"]) == (
         "dead", "rejected", "ValueError",
     )  # fmt: skip
 
 
-def test_an_end_without_a_value_is_named(run, shop):
+def test_a_death_of_a_chain_names_the_step(run, shop):
+    """The message that was asked for is the last one of the chain, and was never sent."""
+    shop.ask("SET", shop.keys().result("x"), "dead rejected ValueError web parse y\nno such page")
+
+    ran = run("result", "show", "emails", "x")
+    assert ran.code == 1
+    assert "call of 'parse', message y of queue 'web' is dead (rejected): no such page" in ran.err
+
+
+def test_an_end_without_a_value_is_an_error(run, shop):
     """Cancelled, expired …"""
     shop.ask("SET", shop.keys().result("x"), "expired")
 
-    assert run("result", "show", "emails", "x").out == "expired: it ended without a value\n"
+    ran = run("result", "show", "emails", "x")
+    assert (ran.code, ran.out) == (1, "")
+    assert "message x of queue 'emails' was expired: it has no result" in ran.err
+    assert run("result", "show", "emails", "x", "--json").json["state"] == "expired"
 
 
 def test_what_is_not_kept_is_an_error(run, shop):
@@ -100,4 +115,4 @@ def test_a_queue_that_does_not_exist_is_an_error(run, shop):
     assert "'email' does not exist; did you mean 'emails'" in ran.err
 
     shop.ask("SET", shop.keys("email").result("x"), "expired")
-    assert run("result", "show", "email", "x").out == "expired: it ended without a value\n"
+    assert "message x of queue 'email' was expired" in run("result", "show", "email", "x").err
