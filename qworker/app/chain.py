@@ -174,7 +174,8 @@ class Chain(Composed[R_co]):
         body, flag = with_steps(first.body, steps), end_flag(sender.task.name, steps)
         message = sender.first_message(body, queue, flag, first.group, message_id)
         queues = (sender.task.queue, *queues_of(steps))
-        return message, Handle(self.app, end.queue, end.id, self.last.task, chain=queues)
+        last = self.last.task
+        return message, Handle(self.app, end.queue, end.id, last, chain=queues, sent=True)
 
 
 def _not_a_step(step: object, written: str) -> InvalidOptionError:

@@ -159,7 +159,7 @@ class Start:
 
     def handle(self) -> Handle[Any]:
         """Make a handle to the result."""
-        return Handle(self._app, *self._end, self._last.task, chain=self._queues)
+        return Handle(self._app, *self._end, self._last.task, chain=self._queues, sent=True)
 
     def plan(self, queue: QueueRef, refs: Iterable[QueueRef]) -> Plan[None]:
         """Begin the group in its queue. `refs`: the queues of its messages, whose limits are checked first."""

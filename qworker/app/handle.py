@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -59,7 +60,7 @@ class Handle(Generic[R]):
     `app.handle(queue, id)`: the latter returns plain JSON. Thread-safe.
     """
 
-    __slots__ = ("_app", "_chain", "_task", "id", "queue")
+    __slots__ = ("_app", "_chain", "_sent_at", "_task", "id", "queue")
 
     def __init__(
         self,
@@ -69,7 +70,10 @@ class Handle(Generic[R]):
         task: Keeper | None = None,
         *,
         chain: tuple[str, ...] = (),
+        sent: bool = False,
     ) -> None:
+        # A wait for what has just been sent does not begin with a search.
+        self._sent_at = time.monotonic() if sent else None
         # The last message of a chain is sent after the others have ended, which are in these queues.
         self._chain = chain
         self._app = app
@@ -103,9 +107,10 @@ class Handle(Generic[R]):
 
         Raises `TaskFailedError` once it is a dead letter, `TaskEndedError` if it was cancelled, discarded, purged or
         expired, `ResultTimeoutError` if it has not ended in time, and `ResultUnknownError` if it is gone without a
-        result, which is checked in queues of up to 1,000 messages, at the timeout, and in longer waits after 30 s or
-        some minutes. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that
-        was changed, and `ServerError` if the server does not answer until 1 s after the timeout.
+        result, which is checked in queues of up to 1,000 messages: at the timeout, and in longer waits after 30 s or
+        some minutes; unless this handle has just been started, in queues of up to 100 messages also after a second or
+        two. `InvalidResultError` for a value that is not of the declared type, `ProtectionError` for one that was
+        changed, and `ServerError` if the server does not answer until 1 s after the timeout.
         """
         return result_within(self, _seconds(timeout))
 
@@ -204,7 +209,7 @@ class Handle(Generic[R]):
 
     @property
     def _awaited(self) -> Awaited:
-        return Awaited(self.id, self._chain)
+        return Awaited(self.id, self._chain, self._sent_at)
 
     def _named(self) -> tuple[str, str, str]:
         return self._app.namespace, self.queue, self.id

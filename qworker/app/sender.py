@@ -128,7 +128,7 @@ class Sender(CallMessages[P, R]):
         `send` raises.
         """
         self.check_keeps()
-        return Handle(self.task.app, self.task.queue, self.send(*args, **kwargs), self.task)
+        return self._started(self.send(*args, **kwargs))
 
     @overload
     async def astart(
@@ -139,7 +139,7 @@ class Sender(CallMessages[P, R]):
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> Handle[Any]:
         """Start a call from async code, as `start` does."""
         self.check_keeps()
-        return Handle(self.task.app, self.task.queue, await self.asend(*args, **kwargs), self.task)
+        return self._started(await self.asend(*args, **kwargs))
 
     @overload
     def handle(
@@ -191,8 +191,10 @@ class Sender(CallMessages[P, R]):
         return self._handles(await self.asend_many(calls))
 
     def _handles(self, ids: Iterable[str]) -> Handles[Any]:
-        task = self.task
-        return Handles(Handle(task.app, task.queue, message_id, task) for message_id in ids)
+        return Handles(map(self._started, ids))
+
+    def _started(self, message_id: str) -> Handle[Any]:
+        return Handle(self.task.app, self.task.queue, message_id, self.task, sent=True)
 
     def schedule(
         self, name: str, when: Schedule | str, /, *args: P.args, **kwargs: P.kwargs

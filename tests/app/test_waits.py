@@ -88,6 +88,40 @@ def test_a_wait_without_a_timeout_ends_if_the_result_has_expired(
     assert isinstance(ended(lambda: result(handle)), ResultUnknownError)
 
 
+@pytest.mark.parametrize("result", [by_result, by_await])
+def test_a_handle_from_an_id_soon_tells_that_a_result_has_expired(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, result: Callable[[Handle[Any]], Any]
+) -> None:
+    """A second is enough in a short queue. What this process has just sent is not searched for so early."""
+    brief: list[bool] = []
+
+    def noted(*args: Any, **options: Any) -> Plan[bool]:
+        brief.append(options["brief"])
+        return searching.is_gone(*args, **options)
+
+    monkeypatch.setattr(wait, "is_gone", noted)
+    monkeypatch.setattr(wait, "_SEARCH_S", 3600.0)
+    monkeypatch.setattr(wait, "_BRIEF_S", 0.01)
+    monkeypatch.setattr(wait, "_FIRST_LOOK_S", 0.01)
+    one, _ = tasks(app)
+    sent = one.start(1)
+    drain(app)
+    app.client.ask("DEL", app.queue("first").keys.result(sent.id))
+    assert isinstance(ended(lambda: result(one.handle(sent.id))), ResultUnknownError)
+    assert brief == [True]
+
+    brief.clear()
+    with pytest.raises(ResultUnknownError):
+        sent.result("200ms")
+    assert brief == [False]
+
+    brief.clear()
+    one.send_many(one.call(number) for number in range(101))
+    with pytest.raises(ResultUnknownError):
+        one.handle(sent.id).result("1s")
+    assert brief == [True, False]
+
+
 def by_results(handles: Handles[Any]) -> list[Any]:
     return handles.outcomes()
 

@@ -26,6 +26,8 @@ __all__ = ["Searches", "is_gone"]
 _MOST_S: Final = 300.0
 #: Messages of a queue (or shard) up to which a message is searched for.
 _SEARCHED: Final = 1000
+#: The same of a brief search, which many waits make.
+_BRIEFLY: Final = 100
 #: A message that moves may be missed by a search, so it is repeated.
 _WALKS: Final = 5
 #: Queues and shards in which the steps of a chain are searched for, and how many at a time: a reply may have 1 MiB.
@@ -61,22 +63,26 @@ class Searches:
         return True
 
 
-def is_gone(queue: QueueRef, message_id: str, queues: Sequence[str] = ()) -> Plan[bool]:
+def is_gone(
+    queue: QueueRef, message_id: str, queues: Sequence[str] = (), *, brief: bool = False
+) -> Plan[bool]:
     """Say whether a message is certainly not in the queue, nor will come.
 
     False for a queue that is too long to search, over 1,000, or in which something moved during each of five searches,
     and for the callback of a group of calls that has not ended. Of a later step of a chain the steps before it are
-    searched for in `queues`, or without them in all queues of the namespace, up to 250 with their shards.
+    searched for in `queues`, or without them in all queues of the namespace, up to 250 with their shards. `brief`:
+    search once, up to 100 messages, and for no chain.
     """
     end = ChainEnd.of(queue, message_id)
+    most, walks = (_BRIEFLY, 1) if brief else (_SEARCHED, _WALKS)
     try:
-        if end is not None and not (yield from _is_over(end, queues)):
+        if end is not None and (brief or not (yield from _is_over(end, queues))):
             return False
-        before = yield from _counters(queue)
-        for _ in range(_WALKS):
+        before = yield from _counters(queue, most)
+        for _ in range(walks):
             if before is None or (yield from _is_there(queue, message_id)):
                 return False
-            after = yield from _counters(queue)
+            after = yield from _counters(queue, most)
             if after == before:
                 return True
             before = after
@@ -113,10 +119,10 @@ def _has_step(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Pla
     return bool(held.dead) and (yield from has_letter(shard, end))
 
 
-def _counters(queue: QueueRef) -> Plan[list[dict[str, int]] | None]:
-    """Read the counters of a queue, which change with each move of a message; None if it is too long to search."""
+def _counters(queue: QueueRef, most: int) -> Plan[list[dict[str, int]] | None]:
+    """Read the counters of a queue, which change with each move of a message; None if a shard has more than `most`."""
     shards = yield from inspections(queue)
-    if any(seen.ready + seen.delayed + seen.dead + seen.unacked > _SEARCHED for seen in shards):
+    if any(seen.ready + seen.delayed + seen.dead + seen.unacked > most for seen in shards):
         return None
     return [seen.stats for seen in shards]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -26,6 +26,8 @@ _LOOK_S: Final = 5.0
 _ANSWER_S: Final = 1.0
 #: Seconds until the message is searched for: most waits are over by then.
 _SEARCH_S: Final = 30.0
+#: Seconds until it is searched for briefly, unless this process has sent it in the last `_SEARCH_S`.
+_BRIEF_S: Final = 1.0
 
 
 class Gone:
@@ -33,10 +35,14 @@ class Gone:
 
 
 class Awaited(Struct, frozen=True):
-    """What is waited for: a message, and the queues of the chain that ends with it, if they are known."""
+    """What is waited for: a message, and the queues of the chain that ends with it, if they are known.
+
+    `sent_at`: when this process has sent it, by the monotonic clock.
+    """
 
     message_id: str
     queues: tuple[str, ...] = ()
+    sent_at: float | None = None
 
 
 def searches() -> Searches:
@@ -61,16 +67,16 @@ def wait_for_result(
     found = read(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    due, pause_s = _begun(shared), _FIRST_LOOK_S
+    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_LOOK_S
     with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
-            if due():
-                found = read(_gone(ref, awaited, shared))
+            if (search := searching.due()) is not None:
+                found = read(search)
                 continue
             watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
             found = read(look(ref, awaited.message_id, merged=False))
-    return read(_gone(ref, awaited, shared)) if found is None else found
+    return read(searching.search()) if found is None else found
 
 
 async def await_result(
@@ -85,16 +91,16 @@ async def await_result(
     found = await read(look(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    due, pause_s = _begun(shared), _FIRST_LOOK_S
+    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_LOOK_S
     async with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
-            if due():
-                found = await read(_gone(ref, awaited, shared))
+            if (search := searching.due()) is not None:
+                found = await read(search)
                 continue
             await watch.wait(min(pause_s, left_s))
             pause_s = min(2 * pause_s, _LOOK_S)
             found = await read(look(ref, awaited.message_id, merged=False))
-    return await read(_gone(ref, awaited, shared)) if found is None else found
+    return await read(searching.search()) if found is None else found
 
 
 def look_s(queue: Queue | AsyncQueue, end: float) -> float:
@@ -102,23 +108,36 @@ def look_s(queue: Queue | AsyncQueue, end: float) -> float:
     return min(queue.give_up_s, max(0.0, end - time.monotonic()) + _ANSWER_S)
 
 
-def _begun(shared: Searches | None) -> Callable[[], bool]:
-    own = shared or searches()
-    own.begin()
-    return own.due
+class _Searching:
+    """Searches of one wait for its message, which may be gone. `shared` with waits before and after it."""
 
+    def __init__(self, queue: QueueRef, awaited: Awaited, shared: Searches | None) -> None:
+        self._queue, self._awaited, self._shared = queue, awaited, shared
+        self._searches = shared or searches()
+        self._searches.begin()
+        now, sent_at = time.monotonic(), awaited.sent_at
+        is_new = sent_at is not None and now < sent_at + _SEARCH_S
+        self._brief_at = math.inf if is_new else now + _BRIEF_S
 
-def _gone(
-    queue: QueueRef, awaited: Awaited, shared: Searches | None
-) -> Plan[Outcome | Gone | None]:
-    """Search for a message without a result; it may have ended meanwhile. None if it may still end."""
-    if not (yield from is_gone(queue, awaited.message_id, awaited.queues)):
-        return None
-    if (found := (yield from look(queue, awaited.message_id))) is not None:
-        return found
-    if shared is not None:
-        shared.found_gone()
-    return Gone()
+    def due(self) -> Plan[Outcome | Gone | None] | None:
+        """Return the search to make now, if any."""
+        if self._searches.due():
+            return self.search()
+        if time.monotonic() < self._brief_at:
+            return None
+        self._brief_at = math.inf
+        return self.search(brief=True)
+
+    def search(self, *, brief: bool = False) -> Plan[Outcome | Gone | None]:
+        """Search for the message; it may have ended meanwhile. None if it may still end."""
+        queue, message_id = self._queue, self._awaited.message_id
+        if not (yield from is_gone(queue, message_id, self._awaited.queues, brief=brief)):
+            return None
+        if (found := (yield from look(queue, message_id))) is not None:
+            return found
+        if self._shared is not None:
+            self._shared.found_gone()
+        return Gone()
 
 
 def _end_of(seconds: float | None) -> float:
