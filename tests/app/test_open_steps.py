@@ -158,11 +158,19 @@ def test_no_step_begins_after_a_failure(app: QWorker) -> None:
 
 
 def test_a_time_limit_does_not_wait_for_steps(app: QWorker) -> None:
-    """A run that waits for a step when its time is over fails at once, though the step goes on."""
+    """A run that waits for a step when its time is over fails at once. The step ends, too, before it is called again."""
+    cancelled: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("hang")
+            raise
 
     @app.workflow(time_limit="100ms", retry=Retry.none())
     async def order(run: Run) -> None:
-        step = asyncio.create_task(run.step(asyncio.Event().wait))
+        step = asyncio.create_task(run.step(hang))
         await run.wait(str, name="first")
         await step
 
@@ -171,13 +179,14 @@ def test_a_time_limit_does_not_wait_for_steps(app: QWorker) -> None:
     drain(app, errors="collect", include_delayed=False)
     assert time.monotonic() - since < 10
     assert handle.status().state == "dead"
+    assert cancelled == ["hang"]
 
 
 def test_a_time_limit_keeps_the_positions_of_loops(app: QWorker) -> None:
     """Also if the function has failed before, and waits for a step: items that are done do not come again."""
     seen: list[int] = []
 
-    @app.workflow(time_limit="100ms", retry=Retry.fixed("10ms"))
+    @app.workflow(time_limit="1s", retry=Retry.fixed("10ms"))
     async def order(run: Run) -> None:
         async for item in run.each([1, 2, 3]):
             seen.append(item)

@@ -537,28 +537,39 @@ def test_steps_beside_a_wait_or_a_failure_are_recorded(app: QWorker, grouped: bo
 
 
 def test_a_step_that_waits_for_what_comes_later_is_given_up(
-    app: QWorker, monkeypatch: pytest.MonkeyPatch
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, logs: list[dict[str, object]]
 ) -> None:
-    """It does not keep its run from being parked: here until something that follows the wait."""
+    """It does not keep its run from being parked: here until something that follows the wait. The log names it."""
     monkeypatch.setattr("qworker.app.runs.open_steps._END_S", 0.05)
+    cancelled: list[str] = []
 
     @app.workflow
     async def order(run: Run) -> str:
         approved = asyncio.Event()
+
+        async def notice() -> None:
+            try:
+                await approved.wait()
+            except asyncio.CancelledError:
+                cancelled.append("notice")
+                raise
 
         async def approval() -> str:
             by = (await run.wait(Approval)).by
             approved.set()
             return by
 
-        return (await asyncio.gather(run.step(approved.wait), approval()))[1]
+        return (await asyncio.gather(run.step(notice), approval()))[1]
 
     handle = order.start()
     drain(app, include_delayed=False)
     assert handle.status().state == "waiting"
+    assert cancelled == ["notice"]
     handle.signal(Approval("ann"))
     drain(app)
     assert handle.result(0) == "ann"
+    given_up = [line for line in logs if line["event"] == "step_given_up"]
+    assert [(line["run"], line["step"]) for line in given_up] == [(handle.id, "notice")]
 
 
 def test_a_wait_within_a_step_parks_its_run(app: QWorker) -> None:

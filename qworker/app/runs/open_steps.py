@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 from qworker.app.control import NO_END, Parked
+from qworker.telemetry.guarded import guarded
 
 __all__ = ["PARKS", "OpenSteps"]
+
+_log = guarded(__name__)
 
 #: What a run raises at a place where its function ends, and continues later.
 PARKS: Final = (Parked, *NO_END)
@@ -31,7 +34,11 @@ class OpenSteps:
     when one of them ends by an error.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        #: The name of each, and the task in which its function runs.
+        self._running: dict[asyncio.Future[None], tuple[str, asyncio.Task[Any]]] = {}
+        #: Those of them that can still be recorded.
         self._open: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> None:
@@ -52,9 +59,12 @@ class OpenSteps:
         return not self._open.isdisjoint(_within.get())
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def one(self, name: str) -> Iterator[None]:
         """Hold a step open."""
         step: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        task = asyncio.current_task()
+        assert task is not None
+        self._running[step] = name, task
         self._open.add(step)
         outer = _within.get()
         _within.set(outer | {step})
@@ -63,6 +73,7 @@ class OpenSteps:
         finally:
             # Not by a token, which is of one context: what a loop leaves behind at its end is closed in another one.
             _within.set(outer)
+            del self._running[step]
             self._close(step)
 
     async def end(self) -> None:
@@ -77,6 +88,15 @@ class OpenSteps:
         until = clock() + _END_S
         while self._open and (left_s := until - clock()) > 0:
             await asyncio.wait(self._open, timeout=left_s)
+        for step in self._open:
+            _log.warning("step_given_up", run=self._run_id, step=self._running[step][0])
+        self._open.clear()
+
+    def leave(self) -> None:
+        """Cancel the steps that still run: the function has ended, and its next activation calls them again."""
+        for _, task in self._running.values():
+            if not task.cancelling():
+                task.cancel()
 
     def _close(self, step: asyncio.Future[None]) -> None:
         self._open.discard(step)

@@ -94,7 +94,7 @@ class Run(RunBase):
             value = steps.take(step)
             if value is None:
                 steps.check()
-                with steps.open.one():
+                with steps.open.one(step):
                     began = time.monotonic()
                     result = await _called(function, args, kwargs)
                     lasted_s = time.monotonic() - began

@@ -88,7 +88,7 @@ class Steps:
         #: Those that have begun and not ended.
         self.loops: list[OpenLoop] = []
         #: Of an async workflow.
-        self.open = OpenSteps()
+        self.open = OpenSteps(self.id)
 
     @property
     def namespace(self) -> str:

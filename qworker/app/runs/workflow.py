@@ -149,6 +149,8 @@ class Workflow(Task[P, R]):
                         if not isinstance(error, asyncio.CancelledError | GeneratorExit):
                             await steps.open.end()
                     finally:
+                        if not isinstance(error, GeneratorExit):
+                            steps.open.leave()
                         await run._keep()
                     if _is_parked_by(error):
                         _unless_parked(steps, None)
