@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qworker.client import tombstones
 from qworker.client.execute.sync import Client
 from qworker.client.inspect.find import id_of
 from qworker.client.plan import run_plans
@@ -274,10 +275,12 @@ def test_a_cancelled_message_that_comes_late_does_not_run(
     assert ids == ["first", *(f"m{number}" for number in range(80) if number != 60), "late"]
 
 
+@pytest.mark.parametrize("together", [1, 250])
 def test_no_tombstone_is_forgotten_while_another_queue_cannot_be_asked(
-    client: Client, open_queue: OpenQueue
+    client: Client, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """Its node may be away with an outbox; a key of another type in the place of one holds no message."""
+    monkeypatch.setattr(tombstones, "_ASKED", together)
     queue, source = open_queue("q"), open_queue("p")
     cancel(queue, "a", until_ms=NOW)
     source.redis.set(source.keys.outbox("q"), "x")
