@@ -18,6 +18,7 @@ from qworker.client import complete as completing
 from qworker.client import extend as extending
 from qworker.client import send as sending
 from qworker.client import settle as settling
+from qworker.client import signal as signalling
 from qworker.client import start as starting
 from qworker.client.dead import edit as editing
 from qworker.client.dead import verbs as dead_letters
@@ -156,7 +157,7 @@ class QueueVerbs:
     hold = Verb(by_id.hold)
     enqueue = Verb(by_id.enqueue)
     delete = Verb(by_id.delete)
-    signal = Verb(by_id.signal)
+    signal = Verb(signalling.signal)
 
     dead = Verb(dead_letters.dead)
     tally_dead = Verb(dead_letters.tally_dead)
