@@ -118,18 +118,8 @@ def map_error(
     inside = _IN_A_SCRIPT.search(str(error))
     if inside and code not in _BEFORE_WRITES and isinstance(error, redis_errors.RedisError):
         return UnfinishedError(text, int(inside[1]))
-    if code == "NOPERM" and _LOAD in text:
-        # The call did not run; a daemon loads the script for users who may not.
-        return ScriptsNotLoadedError(
-            f"{_scripts()} are not loaded and this user may not load them; the daemon loads them "
-            f"within seconds, or run: qworker scripts load (the server said: {text})"
-        )
-    if is_noscript(error):
-        # They were loaded, and gone before the call, several times.
-        return ScriptsNotLoadedError(
-            f"{_scripts()} are not loaded: the server keeps forgetting them (SCRIPT FLUSH?), or was replaced; "
-            f"try again, or run: qworker scripts load (the server said: {text})"
-        )
+    if (code == "NOPERM" and _LOAD in text) or is_noscript(error):
+        return _scripts_missing(text, forbidden=code == "NOPERM")
     if code in _RULES and isinstance(error, redis_errors.RedisError):
         kind, advice = _RULES[code]
         return kind(f"{advice} (the server said: {_with_code(code, text)})")
@@ -151,6 +141,20 @@ def map_error(
     if isinstance(error, _BROKEN):
         return _broken(text, sent=sent, reads=reads)
     return ServerError(f"the call failed ({text})")
+
+
+def _scripts_missing(text: str, *, forbidden: bool) -> ScriptsNotLoadedError:
+    """Make the error for a missing script. `forbidden`: this user may not load it; otherwise it was loaded before."""
+    if forbidden:
+        # The call did not run; a daemon loads the script for users who may not.
+        return ScriptsNotLoadedError(
+            f"{_scripts()} are not loaded and this user may not load them; the daemon loads them "
+            f"within seconds, or run: qworker scripts load (the server said: {text})"
+        )
+    return ScriptsNotLoadedError(
+        f"{_scripts()} are not loaded: the server keeps forgetting them (SCRIPT FLUSH?), or was replaced; "
+        f"try again, or run: qworker scripts load (the server said: {text})"
+    )
 
 
 def _scripts() -> str:

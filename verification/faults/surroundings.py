@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -195,14 +195,19 @@ def by_chance(stage: Stage) -> None:
         stage.kill_child, stage.kill_child, stage.kill_worker, freeze_worker, stop_worker, replace_daemon,
         freeze_server, restart_server, stage.server.redis().script_flush, cut_off, lose_replies, heal, reset,
     ]  # fmt: skip
+    _draw(stage, steps)
+    heal()
+    stage.server_returned()
+
+
+def _draw(stage: Stage, steps: Sequence[Callable[[], object]]) -> None:
+    """Take steps at random, one after the other, until the stage ends."""
     for _ in stage.goes_on(0.3, steps=5):
         step = stage.chance.choice(steps)
         stage.notebook.note("step", getattr(step, "__name__", "step"))
         step()
         stage.note_gaps()
         stage.add("steps", 1)
-    heal()
-    stage.server_returned()
 
 
 ROWS = [
