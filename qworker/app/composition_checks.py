@@ -34,7 +34,7 @@ _NOT_LATER: Final = ("eta", "maxlen", "replicas", "fsync")
 MAX_DEPTH: Final = 4
 _LEVEL: Final = 9
 _MAX_ID: Final = 64
-#: Messages of a group that cancels the rest: one call notes those of a queue, 10 ms for so many.
+#: Messages of a group that cancels the rest: one call notes those of a queue, which takes 10 ms for this many.
 _MAX_REST: Final = 10_000
 
 

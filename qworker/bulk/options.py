@@ -12,7 +12,7 @@ class BulkOptions:
     """Where rows go, and how long a bulk send waits for room.
 
     `queue`, `priority`, `delay_ms` and `ttl_ms` apply to rows that do not set them; None: each row names its queue, the
-    queue's own delay and TTL apply. `max_queue_length`: messages that a queue may store, 0 is no limit. `full_wait_s`:
+    queue's own delay and TTL apply. `max_queue_length`: messages that a queue may store, 0 for no limit. `full_wait_s`:
     how long to wait for room without any progress, 0 fails at once. `partitions` of the input, 0 is not checked.
     """
 

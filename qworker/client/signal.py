@@ -70,7 +70,7 @@ def _encoded(signal: object) -> bytes:
                 msgspec.json.decode(body, type=type(signal))
         except msgspec.ValidationError as error:
             name = type(signal).__name__
-            raise InvalidBodyError("signal", f"is no {name}", str(error)) from error
+            raise InvalidBodyError("signal", f"is not a valid {name}", str(error)) from error
     return body
 
 
@@ -90,7 +90,7 @@ def _give_unrecorded(
     before = yield from _went_back(queue)
     for _ in range(_WALKS):
         for shard in (yield from queue.every_shard()):
-            # The state of what is no run would be kept forever. One without the flag records something first.
+            # State of anything but a run would be kept forever. A run without the flag records something first.
             if _is_run((yield from show(shard, message_id))):
                 counts: bytes | None = yield signal_run(
                     shard.keys, message_id, field, given, known=True

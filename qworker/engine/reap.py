@@ -1,4 +1,4 @@
-"""Commands of the reaper: promote, reap, trim and prune after a sweep."""
+"""Commands of the reaper: sweep queues, then promote, reap, trim, prune, recount and shed."""
 
 from __future__ import annotations
 

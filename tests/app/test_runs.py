@@ -659,7 +659,8 @@ def test_wrong_signals_are_refused(app: QWorker) -> None:
     with pytest.raises(InvalidBodyError, match="signal: is of type object"):
         handle.signal(object())
     with pytest.raises(
-        InvalidBodyError, match=r"^signal: is no Approval; Expected `str`, got `int` - at `\$.by`"
+        InvalidBodyError,
+        match=r"^signal: is not a valid Approval; Expected `str`, got `int` - at `\$.by`",
     ):
         handle.signal(Approval(7))  # type: ignore[arg-type]
     for name in ("a b", "Approval#2", "!x", "n" * 101):

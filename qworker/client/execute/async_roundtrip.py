@@ -46,7 +46,7 @@ async def acall(
 
 
 async def within(seconds: float | None, trip: Awaitable[T]) -> T:
-    """Await one trip, for so many seconds at most; None for the connection's own timeout. Raises `TimeoutError`."""
+    """Await one trip, for at most this many seconds; None for the connection's own timeout. Raises `TimeoutError`."""
     if seconds is None:
         return await trip
     try:

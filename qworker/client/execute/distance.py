@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Distances"]
 
-#: A node is as far away as the shortest of so many trips to it, at least, and of twice as many at most.
+#: The distance of a node is its shortest trip of the last 50 to 100.
 _RECENT: Final = 50
 #: How much longer than that a trip may be without an effect of the server's: networks are not that even.
 _EVEN: Final = 1.25

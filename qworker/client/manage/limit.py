@@ -72,7 +72,7 @@ class WeightKind(Kind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit(Options):
-    """Limits of a name; None leaves one to a more general name, or is no limit."""
+    """Limits of a name; None: that of a more general name applies, if there is one."""
 
     concurrency: Annotated[
         int | None,

@@ -48,7 +48,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 _FOLLOW_S: Final = 2.0
 #: With several servers each step of connecting to one may take this long.
 _CONNECT_S: Final = 0.5
-#: And so long a call that is made in between.
+#: A call that is made in between may take this long.
 _CALL_S: Final = 0.5
 
 

@@ -33,7 +33,7 @@ def open_pidfd(pid: int) -> int:
 
 
 def await_end(children: Iterable[_Child], seconds: float) -> None:
-    """Wait until one of the children has ended, for so many seconds at most."""
+    """Wait until one of the children has ended, for at most this many seconds."""
     descriptors = [child.pidfd for child in children if child.pidfd != NO_PIDFD]
     if not descriptors:
         time.sleep(seconds)
