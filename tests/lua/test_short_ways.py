@@ -94,34 +94,35 @@ class World:
     #: Without attributes, so that the call takes the time of the server.
     bare: bool = False
 
-    def make(self, redis: Any, base: str) -> None:
-        """Write it, whatever was there before."""
-        redis.delete(*(base + part for part in KEYS))
+    def made_by(self, base: str) -> list[Any]:
+        """The commands that write it, as `MAKE` takes them."""
+        commands: list[Any] = []
+
+        def add(name: str, part: str, *words: Any) -> None:
+            commands.extend((2 + len(words), name, base + part, *words))
+
         if not self.bare:
-            redis.hset(base + "meta", mapping={"test": "1", **self.meta})
+            add("HSET", "meta", *_pairs({"test": "1", **self.meta}))
         for each in self.ready:
-            redis.rpush(base + "ready", each)
+            add("RPUSH", "ready", each)
         if "suspect" in self.parts:
-            redis.rpush(base + "suspect", item("s"))
+            add("RPUSH", "suspect", item("s"))
         if "cancelled" in self.parts:
-            redis.zadd(base + "cancelled", {"r0": NOW + 9999})
+            add("ZADD", "cancelled", NOW + 9999, "r0")
         if "delayed" in self.parts:
-            redis.zadd(base + "delayed", {item("d"): NOW + 700})
+            add("ZADD", "delayed", NOW + 700, item("d"))
         if "dead" in self.parts:
-            redis.xadd(base + "dead", {"m": item("x")}, id="1-1")
+            add("XADD", "dead", "1-1", "m", item("x"))
         if "ready:5" in self.parts:
-            redis.rpush(base + "ready:5", item("p", " p=5"))
+            add("RPUSH", "ready:5", item("p", " p=5"))
         for _ in range(self.tokens):
-            redis.rpush(base + "wake", "1")
+            add("RPUSH", "wake", "1")
         if self.lane:
-            redis.hset(base + "producers", "lane", self.lane)
-        redis.hset(base + "stats", mapping={"sent": 7, "stored": 5, "received": 3, "unacked": 2})
-        if self.stats:
-            redis.hset(base + "stats", mapping=self.stats)
-        if self.near:
-            redis.hset(base + "stats", "lane:lane", self.near)
+            add("HSET", "producers", "lane", self.lane)
+        near = {"lane:lane": self.near} if self.near else {}
+        counted = {"sent": 7, "stored": 5, "received": 3, "unacked": 2}
+        add("HSET", "stats", *_pairs({**counted, **self.stats, **near}))
         for number, shape in enumerate(self.leases):
-            key = f"{base}lease:L{number}"
             fields: dict[str, Any] = {
                 "alone": {"0": item(f"l{number}")},
                 "batch": {"batch": msgspec.msgpack.encode([item("b1"), item("b2")])},
@@ -131,11 +132,27 @@ class World:
                 "gone": {},
             }[shape]
             if fields:
-                redis.hset(key, mapping=fields)
-                redis.zadd(base + "unacked", {f"L{number}": NOW + 20_000})
+                add("HSET", f"lease:L{number}", *_pairs(fields))
+                add("ZADD", "unacked", NOW + 20_000, f"L{number}")
         if self.broken:
-            redis.delete(base + self.broken)
-            redis.set(base + self.broken, "other")
+            add("SET", self.broken, "other")
+        return commands
+
+
+def _pairs(fields: dict[str, Any]) -> list[Any]:
+    return [word for pair in fields.items() for word in pair]
+
+
+#: Writes the keys KEYS by the commands in ARGV, each behind the number of its words, whatever was there before.
+MAKE: Final = """
+redis.call('DEL', unpack(KEYS))
+local i = 1
+while ARGV[i] do
+  local last = i + ARGV[i]
+  redis.call(unpack(ARGV, i + 1, last))
+  i = last + 1
+end
+"""
 
 
 ITEMS: Final = [
@@ -306,23 +323,34 @@ def arguments(name: str, changed: dict[int, Any], leases: int, outcome: list[str
     return words
 
 
-def calls(name: str, changes: list[dict[str, Any]]) -> Iterator[tuple[World, list[str], list[str]]]:
-    """Queues, the leases that a call on them names, and its arguments: all changes by each argument and outcome."""
+@dataclass
+class Call:
+    """The leases that a call names, and its arguments."""
+
+    leases: list[str]
+    words: list[str]
+
+
+def calls(name: str, changes: list[dict[str, Any]]) -> Iterator[tuple[World, list[Call]]]:
+    """Queues, and the calls on each that has just been made: all changes by each argument and outcome."""
     of_others = {"leases"} if name == "send" else {"near", "lane"}
     for change in changes:
         if of_others & set(change):
             continue
         world = World(**{"ready": [item("r0")], "leases": ["alone"], **change})
-        for changed in ARGUMENTS[name]:
-            numbers = [0] if name == "send" else sorted({0, len(world.leases)})
-            for leases in numbers:
+        numbers = [0] if name == "send" else sorted({0, len(world.leases)})
+        made, bare = [], []
+        for leases in numbers:
+            held = [f"L{n}" for n in range(leases)]
+            held += ["N"] if name == "settle_receive" else []
+            for changed in ARGUMENTS[name]:
                 for outcome in OUTCOMES if leases and not changed else OUTCOMES[:1]:
-                    held = [f"L{n}" for n in range(leases)]
-                    held += ["N"] if name == "settle_receive" else []
-                    words = arguments(name, changed, leases, outcome)
-                    yield world, held, words
-                    if not changed and "meta" not in change and outcome is OUTCOMES[0]:
-                        yield replace(world, bare=True), held, ["", *words[1:]]
+                    made.append(Call(held, arguments(name, changed, leases, outcome)))
+            if "meta" not in change:
+                bare.append(Call(held, ["", *arguments(name, {}, leases, OUTCOMES[0])[1:]]))
+        yield world, made
+        if bare:
+            yield replace(world, bare=True), bare
 
 
 @pytest.mark.parametrize("script", ["settle", "settle_receive"])
@@ -603,20 +631,23 @@ def pair(
         each.close()
 
 
-def _run(
-    drive: Drive, sha: str, name: str, world: World, leases: list[str], words: list[str]
-) -> Any:
-    """Make the queue and the call; returns the reply, what the queue is then, and whether the call changed it."""
+def _run(drive: Drive, sha: str, name: str, world: World, made: list[Call]) -> Iterator[Any]:
+    """Make the queue anew for each call; yields its reply, what the queue is then, and whether the call changed it."""
     read = [drive.base + part for part in KEYS]
-    keys = drive.sending_keys() if name == "send" else drive.standard_keys(*leases)
+    make, look = drive.redis.script_load(MAKE), drive.redis.script_load(SNAPSHOT)
+    commands = world.made_by(drive.base)
     with drive.redis.pipeline(transaction=False) as pipe:
-        world.make(pipe, drive.base)
-        pipe.eval_ro(SNAPSHOT, len(read), *read)
-        pipe.evalsha(sha, len(keys), *keys, *words)
-        pipe.eval_ro(SNAPSHOT, len(read), *read)
-        *_, before, reply, after = pipe.execute()
-    changed = (reply[0] == b"OK" and world.broken != "stats") or before != after
-    return reply, drive.table(read, after), changed
+        pipe.evalsha(make, len(read), *read, *commands)
+        pipe.evalsha_ro(look, len(read), *read)
+        for call in made:
+            keys = drive.sending_keys() if name == "send" else drive.standard_keys(*call.leases)
+            pipe.evalsha(make, len(read), *read, *commands)
+            pipe.evalsha(sha, len(keys), *keys, *call.words)
+            pipe.evalsha_ro(look, len(read), *read)
+        _, before, *found = pipe.execute()
+    for reply, after in zip(found[1::3], found[2::3], strict=True):
+        changed = (reply[0] == b"OK" and world.broken != "stats") or before != after
+        yield reply, after, changed
 
 
 def _comparable(reply: Any, state: dict[str, Any], base: str) -> list[str]:
@@ -652,14 +683,22 @@ def test_the_short_way_does_what_the_long_one_does(
     short, along = pair
     short_sha = short.redis.script_load(load_script(name).source)
     long_sha = along.redis.script_load(long_way(name))
-    for world, leases, words in calls(name, CHANGES[part::3]):
-        reply, after, changed = _run(short, short_sha, name, world, leases, words)
-        expected, wanted, _ = _run(along, long_sha, name, world, leases, words)
-        unasked = UNASKED[name] | (set() if changed else {"stats"})
-        if expected[0] == b"BROKEN" and reply[0] == b"OK" and world.broken in unasked:
-            assert world.broken != "lease:N" or not reply[8]
-            continue
-        if reply[0] not in (b"OK", b"DUPLICATE"):
-            assert not changed, (world, words)
-        got = _comparable(reply, after, short.base)
-        assert got == _comparable(expected, wanted, along.base), (world, words)
+    for world, made in calls(name, CHANGES[part::3]):
+        done = _run(short, short_sha, name, world, made)
+        wanted = _run(along, long_sha, name, world, made)
+        for call, (reply, after, changed), (expected, other, _) in zip(
+            made, done, wanted, strict=True
+        ):
+            unasked = UNASKED[name] | (set() if changed else {"stats"})
+            if expected[0] == b"BROKEN" and reply[0] == b"OK" and world.broken in unasked:
+                assert world.broken != "lease:N" or not reply[8]
+                continue
+            if reply[0] not in (b"OK", b"DUPLICATE"):
+                assert not changed, (world, call)
+            if (reply, after) != (expected, other):
+                got = _comparable(reply, _table(short, after), short.base)
+                assert got == _comparable(expected, _table(along, other), along.base), (world, call)
+
+
+def _table(drive: Drive, snapshot: Any) -> dict[str, Any]:
+    return drive.table([drive.base + part for part in KEYS], snapshot)
