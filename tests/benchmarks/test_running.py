@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,9 +19,26 @@ from benchmarks.catalog import BENCHMARKS
 from benchmarks.figures import lines
 from benchmarks.peers.catalog import PEERS
 from benchmarks.stand import Plan, Stand
+from tests.consumer.forkserver import Order, WarmProcess, can_fork, fork_server
 from tests.servers import binary_of
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _warm_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork what writes to a file, which are workers and daemons, from a process that has imported already."""
+    if can_fork():
+        warm = SimpleNamespace(**{**vars(subprocess), "Popen": _start})
+        monkeypatch.setattr("benchmarks.stand.subprocess", warm)
+
+
+def _start(words: list[str], **options: Any) -> WarmProcess | subprocess.Popen[str]:
+    if options["stdout"] == subprocess.PIPE:
+        return subprocess.Popen(words, **options)
+    module, *arguments = words[words.index("-m") + 1 :]
+    order = Order(module, arguments, os.getcwd(), options["env"])
+    return fork_server().start(order, options["stdout"])
 
 
 def _rows(name: str, messages: int) -> dict[str, dict[str, object]]:

@@ -1,8 +1,8 @@
 """The fork server, a process of its own: `python -m tests.consumer.forked DESCRIPTOR`, see `forkserver`.
 
 It has one thread and has imported what a supervisor and a child import, but no app and nothing of a test. A forked
-supervisor forks its first children in turn, while it has one thread; a child that it starts later, for one that was
-killed or recycled, it starts by exec.
+supervisor forks its first children in turn, and the process that it asks for the URL of the app, while it has one
+thread; a child that it starts later, for one that was killed or recycled, it starts by exec.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NoReturn
 
@@ -30,7 +31,6 @@ from tests.consumer.forkserver import UNUSED, Order
 
 __all__: list[str] = []
 
-_CHILD: Final = "qworker.consumer.child"
 #: What the two processes of a worker import, as they start or later.
 _IMPORTED: Final = (
     "asyncio",
@@ -41,6 +41,7 @@ _IMPORTED: Final = (
     "qworker.client.queue",
     "qworker.service.worker",
     "qworker.consumer.child.main",
+    "qworker.consumer.supervisor.app_url",
 )
 #: Where the standard library and packages are.
 _PATHS: Final = tuple(sys.path[1:])
@@ -70,7 +71,7 @@ class ForkedChild:
 
 
 def main() -> None:
-    """Serve until the other end is closed; in a forked process, run the worker of its order."""
+    """Serve until the other end is closed; in a forked process, run its order."""
     orders = socket.socket(fileno=int(sys.argv[1]))
     # Ctrl-C in a terminal is for pytest, which ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -85,7 +86,7 @@ def main() -> None:
     gc.freeze()
     forked = _serve(orders)
     if forked is not None:
-        _run_worker(*forked)
+        _run_order(*forked)
 
 
 def _serve(orders: socket.socket) -> tuple[Order, int, int] | None:
@@ -136,24 +137,35 @@ def _fork() -> tuple[int, int]:
     return pid, -1
 
 
-def _run_worker(order: Order, log: int, done: int) -> None:
-    """Become what `python -m qworker` is, with the order's arguments."""
+def _run_order(order: Order, log: int, done: int) -> None:
+    """Become what `python -m` with the order's module and arguments is."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (1, 2):
         os.dup2(log, stream)
     _close_all_but({0, 1, 2, done})
     _replace_environ(order.environ)
     os.chdir(order.directory)
-    own = order.environ["PYTHONPATH"].split(os.pathsep)
+    own = [path for path in order.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [order.directory, *own, *(path for path in _PATHS if path not in own)]
     sys.argv[1:] = order.arguments
+    from qworker.consumer.supervisor import app_url
     from qworker.consumer.supervisor.processes import process
 
-    process.subprocess = SimpleNamespace(  # type: ignore[assignment]
-        **{**vars(subprocess), "Popen": _start_child}
-    )
+    for starting in (app_url, process):
+        starting.subprocess = SimpleNamespace(  # type: ignore[assignment]
+            **{**vars(subprocess), "Popen": _start_child}
+        )
     os.close(done)
-    runpy.run_module("qworker", run_name="__main__", alter_sys=True)
+    _customize()
+    runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+
+
+def _customize() -> None:
+    """Run the module that an interpreter runs as it starts, if PYTHONPATH leads to one."""
+    for path in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if (file := Path(path, "sitecustomize.py")).is_file():
+            runpy.run_path(str(file))
+            return
 
 
 def _start_child(
@@ -164,12 +176,14 @@ def _start_child(
         return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
     pid, done = _fork()
     if not pid:
-        _run_child(pass_fds, env, done)
+        _run_child(command[-1], pass_fds, env, done)
     return ForkedChild(pid)
 
 
-def _run_child(inherited: Collection[int], environ: Mapping[str, str], done: int) -> NoReturn:
-    """Become what `python -P -m qworker.consumer.child` is."""
+def _run_child(
+    module: str, inherited: Collection[int], environ: Mapping[str, str], done: int
+) -> NoReturn:
+    """Become what `python -P -m` with a module of the worker is."""
     code: object = 1
     try:
         os.setsid()
@@ -185,7 +199,8 @@ def _run_child(inherited: Collection[int], environ: Mapping[str, str], done: int
         for name, number in (("stdout", 1), ("stderr", 2)):
             _unbuffer(name, number)
         os.close(done)
-        runpy.run_module(_CHILD, run_name="__main__", alter_sys=True)
+        _customize()
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code

@@ -30,8 +30,9 @@ _AT_START: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ")
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One process to fork: its arguments after `python -m qworker`, its directory and its environment."""
+    """One process to fork: what stands behind `python -m`, its directory and its environment."""
 
+    module: str
     arguments: list[str]
     directory: str
     environ: dict[str, str]
@@ -116,7 +117,7 @@ class ForkServer:
             descriptors = [theirs.fileno(), log.fileno()]
             socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
         words, (pidfd, *_), _, _ = socket.recv_fds(ours, 32, 1)
-        return WarmProcess(["qworker", *order.arguments], int(words), pidfd, ours)
+        return WarmProcess([order.module, *order.arguments], int(words), pidfd, ours)
 
 
 @cache

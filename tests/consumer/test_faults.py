@@ -21,7 +21,7 @@ from tests import servers
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab, Worker
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = pytest.mark.slow
 
 # -- leases ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = pytest.mark.slow
 
 GRACE_S = 2
 #: A shared machine may freeze as a whole: a time has to be kept in one of so many rounds.
@@ -52,6 +52,7 @@ async def wait(n: int) -> None:
 """
 
 
+@pytest.mark.cold  # its watch needs a child of this process
 @pytest.mark.parametrize(
     ("task", "flags", "running"),
     [
@@ -161,6 +162,7 @@ def slow(n: int) -> None:
             os.kill(lab.server_pid, signal.SIGCONT)
 
 
+@pytest.mark.cold  # as above
 def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: Lab) -> None:
     """A worker whose server does not answer ends in time as well, and lets its handler end first."""
     lab = own_lab
@@ -181,6 +183,7 @@ def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: La
     pytest.fail(f"seconds until the end: {times}")
 
 
+@pytest.mark.cold
 def test_an_idle_worker_stops_at_once(lab: Lab) -> None:
     """Without messages a stop waits for nothing, also while children are still importing."""
     lab.app("@app.task\ndef handle() -> None: ...")
@@ -218,6 +221,7 @@ def handle() -> None:
 # -- orphans -----------------------------------------------------------------------------------
 
 
+@pytest.mark.cold
 @pytest.mark.bad_input("time or host: pid used again")
 @pytest.mark.parametrize(
     "nap",
@@ -249,6 +253,7 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.cold
 def test_a_worker_that_is_stopped_while_it_starts_stops_gracefully(lab: Lab) -> None:
     """Its children are there before it can act on signals: one that comes meanwhile counts as soon as it can."""
     lab.app("""

@@ -102,8 +102,9 @@ class Worker:
         self.process: subprocess.Popen[bytes] | WarmProcess
         with self.log.open("wb") as log:
             if warm:
-                arguments = command[command.index("qworker") + 1 :]
-                self.process = fork_server().start(Order(arguments, str(directory), environ), log)
+                module, *arguments = command[command.index("-m") + 1 :]
+                order = Order(module, arguments, str(directory), environ)
+                self.process = fork_server().start(order, log)
                 return
             self.process = subprocess.Popen(
                 command,

@@ -10,6 +10,7 @@ import random
 
 import pytest
 
+from tests.consumer.forkserver import can_fork
 from verification.faults.playing import play
 from verification.faults.row import Row
 from verification.faults.rows import chosen
@@ -23,7 +24,9 @@ PATIENCE = 20.0
 def test_nothing_is_lost(row: Row) -> None:
     """Nothing lost, unexpected, acked twice or started after its ack; drained, and in order."""
     seed = int(os.environ.get("QWORKER_FAULTS_SEED", random.randrange(10**6)))
-    played = play(row, seed=seed, seconds=row.commit_s, patience=PATIENCE, small=True)
+    played = play(
+        row, seed=seed, seconds=row.commit_s, patience=PATIENCE, small=True, warm=can_fork()
+    )
     print(played.document())  # shown by -rP
     assert not played.reason
     assert played.problems == [], f"seed {seed}"

@@ -165,7 +165,7 @@ ROWS = [
         load=Load(sending=KILLED, visibility=LONG, fewest=2),
         bounds=(at_least("kills", 2), at_most("duplicates", "killed_running"), REDELIVERY),
         seconds=15,
-        commit_s=3,
+        commit_s=1,
     ),
     Row(
         name="F1t",

@@ -135,7 +135,7 @@ ROWS = [
         course=lose_replies("worker", "settle_receive", 8),
         load=LOSSY,
         bounds=(at_least("replies_lost", 5), at_most("duplicates", 0)),
-        commit_s=2,
+        commit_s=1,
     ),
     Row(
         name="F6",
@@ -143,7 +143,7 @@ ROWS = [
         course=lose_acks,
         load=Load(proxied=True, visibility=LONG, workers=0, sending=Sending(mixed=False)),
         bounds=(at_least("replies_lost", 5), at_most("duplicates", 0)),
-        commit_s=2,
+        commit_s=1,
     ),
     Row(
         name="F7",
@@ -155,7 +155,7 @@ ROWS = [
             exactly("sent_by_server", "attempts"),
             at_most("duplicates", 0),
         ),
-        commit_s=2,
+        commit_s=1,
     ),
     Row(
         name="F25",

@@ -100,14 +100,16 @@ def play(
     small: bool = False,
     keep: bool = False,
     flows: int = 0,
+    warm: bool = False,
 ) -> Played:
     """Play a row. `seconds` of fault, 0 for the row's own; `patience` stretches bounds on times.
 
     `flows`: of each kind, at least so many are started under the fault, however long that takes; or as much of what the
     row names in `each`, which it is then held to.
 
-    `small`: with one child per worker and one producer, which start sooner. `keep`: histories and logs of a row that
-    did not pass stay where the problem says.
+    `small`: with one child per worker and one producer, which start sooner. `warm`: forked from a process that has
+    imported already; not with a mutation, which is planted before that. `keep`: histories and logs of a row that did
+    not pass stay where the problem says.
     """
     row = asking(row, flows)
     played = Played(row, seed, reason=row.needs())
@@ -126,6 +128,7 @@ def play(
                 chance=random.Random(f"{seed} {row.name}"),
                 mutation=mutation,
                 flows=flows,
+                warm=warm and not mutation,
             )
             with stage:
                 _play(row, stage, played, patience)

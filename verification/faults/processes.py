@@ -14,6 +14,7 @@ import msgspec
 import psutil
 
 from tests.chaos import ChaosProxy
+from tests.consumer.forkserver import fork_server
 from tests.consumer.workers import Worker
 from verification.faults.load import Load
 from verification.faults.server import FaultServer
@@ -28,10 +29,13 @@ KIT = Path(__file__).with_name("kit")
 class Processes:
     """Starts the processes of one stage, and ends them. A role is `worker-0`, `daemon-1`, `p0` or the like.
 
-    `environ` is given to those started from now on. `ended` are those that were replaced.
+    `environ` is given to those started from now on. `ended` are those that were replaced. `warm`: they are forked from
+    a process that has imported already, unless their interpreter is to start in another way.
     """
 
-    def __init__(self, server: FaultServer, directory: Path, load: Load, mutation: str) -> None:
+    def __init__(
+        self, server: FaultServer, directory: Path, load: Load, mutation: str, *, warm: bool = False
+    ) -> None:
         self.server, self.directory, self.load = server, directory, load
         self.workers: list[Worker] = []
         self.daemons: list[Worker] = []
@@ -42,6 +46,7 @@ class Processes:
         self.proxies: dict[str, ChaosProxy] = {}
         self.environ: dict[str, str] = {}
         self._mutation = mutation
+        self._warm = warm
         self._proxies = ExitStack()
 
     @property
@@ -127,7 +132,9 @@ class Processes:
 
     def _start(self, among: list[Worker], role: str, module: str, *words: str) -> Worker:
         command = [sys.executable, "-m", module, *words]
-        process = Worker(command, self.directory, self._environ(role))
+        environ = self._environ(role)
+        warm = self._warm and fork_server().resembles(environ, environ)
+        process = Worker(command, self.directory, environ, warm=warm)
         among.append(process)
         return process
 

@@ -63,8 +63,9 @@ class Stage(Processes):
         chance: random.Random,
         mutation: str = "",
         flows: int = 0,
+        warm: bool = False,
     ) -> None:
-        super().__init__(server, directory, load, mutation)
+        super().__init__(server, directory, load, mutation, warm=warm)
         self.seconds, self.chance, self.flows = seconds, chance, flows
         self.in_use = [*dict.fromkeys(["load", "aload", *load.queues.split(",")])]
         self.measured: dict[str, float] = {}

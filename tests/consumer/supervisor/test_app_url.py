@@ -19,7 +19,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab, Worker
 from tests.timing import DEADLINE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = pytest.mark.slow
 
 HANDLE = """
 @app.task
@@ -85,6 +85,7 @@ def test_an_app_is_asked_however_it_is_named(lab: Lab, spec: str) -> None:
     assert lab.noted("handled") == [[1]]
 
 
+@pytest.mark.cold
 def test_a_password_of_the_app_is_never_printed(lab: Lab) -> None:
     """The first line and those of a server that does not answer show it as ***; no command line holds it."""
     app_with_url(lab, ELSEWHERE)
@@ -211,6 +212,7 @@ def look():
 # -- apps that cannot be asked -----------------------------------------------------------------
 
 
+@pytest.mark.cold
 def test_an_import_error_is_shown_whole(lab: Lab) -> None:
     """As a child shows it: the traceback of the user's module, the error last, exit code 2; no child is started."""
     lab.app("raise RuntimeError('the settings are missing')\n")
@@ -249,6 +251,7 @@ def test_what_is_wrong_with_an_app_is_one_line(lab: Lab, source: str, problem: s
     assert "hunter2" not in log
 
 
+@pytest.mark.cold
 def test_what_an_app_starts_at_import_does_not_outlive_the_question(lab: Lab) -> None:
     """Neither a thread that never ends, nor a process, nor one that holds the pipe of the answer open."""
     app_with_url(
