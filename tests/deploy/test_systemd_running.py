@@ -197,17 +197,19 @@ def test_unit_is_ready_pings_and_stops(unit: str, manager: Manager) -> None:
     assert set(manager.states) == {"READY=1", "WATCHDOG=1", "STOPPING=1"}
 
 
-def test_hardening_keeps_the_necessary_rights(worker: Manager, queue: Queue) -> None:
-    """Children start and handle messages under the system calls, families and files of the unit."""
+def test_worker_has_the_necessary_rights_and_is_cut_off_in_time(
+    worker: Manager, queue: Queue
+) -> None:
+    """Children start and handle messages under the system calls, families and files of the unit.
+
+    A handler that does not end has its message go back after the grace time, and the process ends before systemd would
+    kill it.
+    """
     queue.send(encode_call("quick", [], {}))
     worker.wait_for(lambda: queue.inspect().stats.get("acked"), DEADLINE_S)
     assert worker.events("metrics_served")
     for event in ("metrics_not_served", "child_start_failed", "child_ended"):
         assert worker.events(event) == []
-
-
-def test_handler_that_does_not_end_is_cut_off_in_time(worker: Manager, queue: Queue) -> None:
-    """After the grace time its message goes back, and the process ends before systemd would kill it."""
     queue.send(encode_call("endless", [], {}))
     worker.wait_for(lambda: queue.inspect().unacked, DEADLINE_S)
     code, took_s = worker.stop(stop_timeout(WORKER))
@@ -221,7 +223,7 @@ def test_restarts_under_load_lose_nothing_and_repeat_nothing(
 ) -> None:
     """`systemctl restart` again and again: each time the exit code is 0, and each message is handled once."""
     with Traffic(queue, history) as traffic:
-        for _ in range(3):
+        for _ in range(2):
             for manager in run_unit(WORKER, folder, environ):
                 traffic.flows(manager)
                 code, _ = manager.stop(stop_timeout(WORKER))

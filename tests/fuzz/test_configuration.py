@@ -176,7 +176,7 @@ def test_arguments_are_accepted_or_refused_in_one_line(nowhere: dict[str, str | 
             assert len(said) == 1, (words, done.output)
         assert all(line.isprintable() for line in said), said
 
-    explore(call, _VERBS, _ARGUMENTS, examples=60)
+    explore(call, _VERBS, _ARGUMENTS, examples=40)
 
 
 _HOSTS = st.sampled_from(
@@ -256,7 +256,7 @@ def test_a_url_is_accepted_or_refused_and_its_password_never_shown() -> None:
         # What follows `embedded:` is a path.
         assert SECRET not in shown or text.startswith("embedded:")
 
-    explore(parse, _URLS, examples=400)
+    explore(parse, _URLS, examples=200)
 
 
 _NAMES = st.one_of(
@@ -331,7 +331,7 @@ def test_a_file_is_accepted_or_refused_in_one_line(tmp_path: Path) -> None:
             assert "qworker.toml" in str(error)
             assert str(error).isprintable()
 
-    explore(read, _FILES, examples=400)
+    explore(read, _FILES, examples=200)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -103,7 +104,7 @@ class History:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(int(os.environ.get("QWORKER_HISTORIES") or 6)))
 def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed: int) -> None:
     """Members deleted, expired and large, of ordered groups, of parents, and beside messages without a group."""
     history, without, used = History(seed), other_way(), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from typing import Any
@@ -20,9 +21,10 @@ from tests.lua.group_calls import EMPTY, found, idle, ids, in_small_pages, limit
 
 #: A hash with values of this length is scanned in parts.
 _FAIR = "f" * 70
+_SEEDS = range(int(os.environ.get("QWORKER_HISTORIES") or 4))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", _SEEDS)
 @pytest.mark.slow
 def test_random_schedules(drive: Drive, seed: int) -> None:
     """Ordered groups keep their order, limits hold, all is delivered and nothing is left, whatever happens between."""
@@ -136,7 +138,7 @@ def test_slots_that_move_while_they_are_counted(engine_drive: Drive) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True], ids=["fixed", "live"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", _SEEDS)
 def test_lost_leases_claims_and_splits(drive: Drive, seed: int, live: bool) -> None:
     """Slots follow their messages to other leases, and come free with the lease: no message is lost, no slot left.
 
