@@ -36,12 +36,13 @@ def _ours(messages: int) -> dict[str, float]:
         while queue.receive(_LEASE, visibility="1h"):
             pass
         leases: Any = stand.redis.zrange(queue.keys.unacked, 0, -1)
-        seconds, microseconds = stand.redis.time()
-        deadline_ms = seconds * 1000 + microseconds // 1000 + round(_AHEAD_S * 1000)
-        due = time.monotonic() + _AHEAD_S
-        stand.redis.zadd(queue.keys.unacked, dict.fromkeys(leases, deadline_ms), xx=True)
+        # The prober's start may take longer than the leases have left.
         with probing(stand) as probes:
             before = time.monotonic()
+            seconds, microseconds = stand.redis.time()
+            deadline_ms = seconds * 1000 + microseconds // 1000 + round(_AHEAD_S * 1000)
+            due = time.monotonic() + _AHEAD_S
+            stand.redis.zadd(queue.keys.unacked, dict.fromkeys(leases, deadline_ms), xx=True)
             time.sleep(max(0.0, due - time.monotonic()))
             wait_until(lambda: not stand.redis.zcard(queue.keys.unacked), step_s=0.002)
             ended = time.monotonic()

@@ -91,9 +91,12 @@ def stop_at_work(lab: Lab, task: str, flags: tuple[str, ...], running: int) -> t
         until(lambda: len(lab.notes("started")) == running)
     watch = Watch(os.getpid(), lab.server_pid, *worker.pids())
     worker.process.terminate()
-    until(lambda: lab.queue().inspect().ready == 600 - len(lab.notes("started")))
+    unstarted = 600 - len(lab.notes("started"))
+    # Looks may be so far apart that what was running is back as well.
+    until(lambda: lab.queue().inspect().ready >= unstarted)
     back_s = watch.passed_s()
-    assert {message.receives for message in lab.queue().peek(1000)} == {0}
+    waiting = [message.receives for message in lab.queue().peek(1000)]
+    assert waiting.count(0) == unstarted
     end_s = watch.end_s(worker.process)
     assert worker.wait() == 0
     # What was cut off at the end of the grace time is back as well: not counted against max receives, but a delivery.
