@@ -117,6 +117,25 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
     assert shop.refused() == []
 
 
+def test_a_user_of_one_queue_reaps_it(shop: GuardedServer, open_queue: Open) -> None:
+    """It may not look into the outboxes of others: their messages for it do not keep its tombstones."""
+    with shop.redis() as tester:
+        tester.execute_command(
+            "ACL", "SETUSER", "qworker-alone", "on", ">alone", "~shop:{mail}:*", "+@all", "-@admin"
+        )
+        shop.passwords["qworker-alone"] = "alone"
+        queue = open_queue("alone")
+        tester.zadd(queue.keys.cancelled, {"gone": 1})
+        for _ in range(100):
+            queue.reap()
+            if not tester.exists(queue.keys.cancelled):
+                break
+        else:
+            pytest.fail("the tombstone was not forgotten")
+        tester.execute_command("ACL", "DELUSER", "qworker-alone")
+    assert shop.refused()
+
+
 @pytest.fixture(params=["with room", "full"])
 def memory(request: pytest.FixtureRequest, shop: GuardedServer) -> Iterator[None]:
     """The server with room in its memory, and over its maxmemory."""
