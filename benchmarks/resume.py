@@ -14,8 +14,8 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import deaths
-from benchmarks.bytecode import as_installed
 from benchmarks.figures import Figure, at_most, measured
+from benchmarks.installed import as_installed
 from benchmarks.lives import Life
 from benchmarks.marks import Marks
 from benchmarks.rounds import interleave
@@ -64,12 +64,12 @@ def _ready(url: str) -> float:
 
 
 def _killed(flows: int, kind: str, procs: int) -> dict[str, float]:
-    with Stand() as stand, as_installed() as bytecode:
+    with Stand() as stand, as_installed() as installed:
         path = stand.directory / "marks"
         marks = Marks.create(path, deaths.MARKS * flows)
         deaths.app.connect_with(stand.factory)
         words = ("run", "benchmarks.deaths:app", "--procs", str(procs))
-        environ = {"QWORKER_BENCH_MARKS": str(path), "QWORKER_LOG_FORMAT": "json", **bytecode}
+        environ = {"QWORKER_BENCH_MARKS": str(path), "QWORKER_LOG_FORMAT": "json", **installed}
         with stand.qworker(*words, **environ) as worker:
             url = worker.metrics_url()
             for number in range(flows):

@@ -12,8 +12,8 @@ from functools import partial
 import psutil
 
 from benchmarks.apps import marking
-from benchmarks.bytecode import as_installed
 from benchmarks.figures import Figure, at_most, measured, ratio
+from benchmarks.installed import as_installed
 from benchmarks.marks import Marks
 from benchmarks.rounds import interleave
 from benchmarks.stand import NAMESPACE, PAD, Plan, Stand, cpu_s, wait_until
