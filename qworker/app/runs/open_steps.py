@@ -95,8 +95,7 @@ class OpenSteps:
     def leave(self) -> None:
         """Cancel the steps that still run: the function has ended, and its next activation calls them again."""
         for _, task in self._running.values():
-            if not task.cancelling():
-                task.cancel()
+            task.cancel()
 
     def _close(self, step: asyncio.Future[None]) -> None:
         self._open.discard(step)
