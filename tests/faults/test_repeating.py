@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
 
 from verification.faults.history import History, events_of
+from verification.faults.load import Load
 from verification.faults.playing import Played, asking, play
 from verification.faults.repeating import FLOWS, flows_of, until_each
 from verification.faults.row import Row
 from verification.faults.rows import ROWS
+from verification.faults.server import FaultServer
+from verification.faults.stage import Stage
 
 CHAINS, CROWDS = ROWS["C1"], ROWS["C1m"]
 
@@ -63,6 +67,19 @@ def test_a_row_of_ordered_groups_is_held_to_the_number_of_messages() -> None:
     for short in ({"members": 99_999}, {"ordered_groups": 999}):
         assert not all(bound.holds(figures | short) for bound in held.bounds)
     assert asking(ROWS["G73"], 0) is ROWS["G73"]
+
+
+def test_rows_of_killed_children_last_until_so_many_are_killed(tmp_path: Path) -> None:
+    """Each is held to the number; its load goes on for it, however long its own time is."""
+    for name in ("G70", "G72"):
+        held = asking(ROWS[name], 500)
+        assert any(not bound.holds({"kills": 499}) for bound in held.bounds if bound.limit == 500)
+    alone, chance = Load(producers=0, workers=0, daemons=0), random.Random(1)
+    stage = Stage(FaultServer(), tmp_path, alone, seconds=0, chance=chance, flows=3, each="kills")
+    stage.begin()
+    for _ in stage.goes_on(0.001):
+        stage.add("kills", 1)
+    assert stage.measured["kills"] == 3
 
 
 def test_a_pass_that_brings_nothing_is_the_last() -> None:

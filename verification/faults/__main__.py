@@ -57,7 +57,7 @@ def _play(given: argparse.Namespace) -> dict[str, object]:
     def play_row(row: Row, flows: int) -> Played:
         return play(
             row,
-            seed=given.seed + sum(each.row is row for each in played),
+            seed=given.seed + sum(each.row.name == row.name for each in played),
             seconds=given.seconds or (row.commit_s if commit else 0.0),
             patience=given.patience,
             small=commit or given.small,
@@ -98,7 +98,7 @@ def _arguments() -> argparse.Namespace:
         type=int,
         default=0,
         metavar="N",
-        help="play on until N flows of each kind, or N messages of G73, ended",
+        help="until N flows of each kind ended, N messages of G73, or N kills of G70 and G72",
     )
     add("--seed", type=int, default=random.randrange(10**6))
     add("--json", type=Path, help="write the report here")

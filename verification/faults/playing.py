@@ -128,6 +128,7 @@ def play(
                 chance=random.Random(f"{seed} {row.name}"),
                 mutation=mutation,
                 flows=flows,
+                each=row.each,
                 warm=warm and not mutation,
             )
             with stage:
@@ -149,8 +150,11 @@ def asking(row: Row, number: int) -> Row:
     if not row.each or not number:
         return row
     sending = row.load.sending
-    groups = min(sending.ordered_groups, number // sending.chunk)
-    bounds = (at_least(row.each, number), at_least("ordered_groups", groups))
+    bounds = [at_least(row.each, number)]
+    if sending.ordered_groups:
+        bounds.append(
+            at_least("ordered_groups", min(sending.ordered_groups, number // sending.chunk))
+        )
     return replace(row, bounds=(*row.bounds, *bounds))
 
 

@@ -143,6 +143,7 @@ ROWS = [
             *_USED,
             within("idle_longest_s", _IDLE_S),
         ),
+        each="kills",
     ),
     Row(
         name="G71",
@@ -175,6 +176,7 @@ ROWS = [
             within("idle_longest_s", _IDLE_S),
         ),
         seconds=25,
+        each="kills",
     ),
     Row(
         name="G73",

@@ -48,7 +48,8 @@ _IN_ORDER = re.compile(rb" sent \S+/ordered\d+ ")
 class Stage(Processes):
     """One namespace on one server, under a load, for `seconds`. A context: leaving it ends all processes.
 
-    `flows`: so many of each kind are to be started, by a load that then lasts longer (`verification.faults.repeating`).
+    `flows`: so many of each kind are to be started, by a load that then lasts longer (`verification.faults.repeating`);
+    or as much of what `each` names, as rows do.
     `in_use` are its queues. `measured`: figures by name, for bounds. `losses`: process → the moments at which it was
     lost, ns. `gone`: keys of messages that the course has deleted. `chance` is the row's.
     """
@@ -63,10 +64,11 @@ class Stage(Processes):
         chance: random.Random,
         mutation: str = "",
         flows: int = 0,
+        each: str = "",
         warm: bool = False,
     ) -> None:
         super().__init__(server, directory, load, mutation, warm=warm)
-        self.seconds, self.chance, self.flows = seconds, chance, flows
+        self.seconds, self.chance, self.flows, self.each = seconds, chance, flows, each
         self.in_use = [*dict.fromkeys(["load", "aload", *load.queues.split(",")])]
         self.measured: dict[str, float] = {}
         self.losses: dict[int, list[int]] = {}
@@ -146,7 +148,7 @@ class Stage(Processes):
         while True:
             time.sleep(every_s)
             yield
-            late = time.monotonic() >= ending and self.started_flows() >= self.flows
+            late = time.monotonic() >= ending and self.come_to() >= self.flows
             enough = all(self.measured.get(name, 0) >= number for name, number in wanted.items())
             if (late and enough) or time.monotonic() > ending + DEADLINE_S:
                 return
@@ -292,10 +294,15 @@ class Stage(Processes):
             if since <= event.at and (not producers or producer in producers)
         )
 
-    def started_flows(self) -> int:
-        """How many flows of each kind, or messages of ordered groups, were sent and confirmed; 0 if `flows` is 0."""
+    def come_to(self) -> int:
+        """How many flows of each kind, or messages of ordered groups, were sent and confirmed; 0 if `flows` is 0.
+
+        Or how many children were killed, where these are asked for.
+        """
         if not self.flows:
             return 0
+        if self.each == "kills":
+            return int(self.measured.get("kills", 0))
         pids = [producer.process.pid for producer in self.producers]
         paths = [path for pid in pids for path in self.history.glob(f"{pid}-*.history")]
         sending = self.load.sending
