@@ -566,9 +566,9 @@ end
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed, or (c…) calls count what is in flight, see count_page; `@recent`, `@before`: a
---                   virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
---                   `*<parent>`: how many of a shared limit have started
+--                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
+--                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
+--                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -632,6 +632,12 @@ function groups()
       }
     end
     return tags
+  end
+
+  -- No calls of a caller of limits are to come.
+  function it.end_looking()
+    if it.tags().looking then redis.call('HDEL', states, '@looking') end
+    tags.looking = nil
   end
 
   function it.write_tags()

@@ -1090,9 +1090,9 @@ end
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
 --                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
 --                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed, or (c…) calls count what is in flight, see count_page; `@recent`, `@before`: a
---                   virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
---                   `*<parent>`: how many of a shared limit have started
+--                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
+--                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
+--                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
@@ -1156,6 +1156,12 @@ function groups()
       }
     end
     return tags
+  end
+
+  -- No calls of a caller of limits are to come.
+  function it.end_looking()
+    if it.tags().looking then redis.call('HDEL', states, '@looking') end
+    tags.looking = nil
   end
 
   function it.write_tags()
@@ -2097,6 +2103,7 @@ end
 more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
   local MOST_BACK = 1000 -- groups that a call looks at when the clock was set back
+  local STOPPED_MS = 60000
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
   local put = {}
@@ -2117,11 +2124,19 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return far
   end
 
+  -- A caller of limits stopped halfway: a minute after its last call deliveries need not be counted for it. If it comes back,
+  -- it counts from the beginning.
+  local function forget_stopped(looking, now)
+    local at_ms = tonumber(string.match(looking, ' (%d+)$'))
+    if not at_ms or math.abs(now - at_ms) > STOPPED_MS then it.end_looking() end
+  end
+
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
   -- waits and rates are computed anew.
   function it.come_back(now)
     local due = redis.call('ZRANGE', later, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 100)
     local seen = it.tags()
+    if seen.looking then forget_stopped(seen.looking, now) end
     if now + 1000 < seen.at_ms then
       local far = set_back(now, seen.at_ms - now)
       for _, name in ipairs(far) do due[#due + 1] = name end

@@ -168,7 +168,7 @@ def test_lost_leases_claims_and_splits(drive: Drive, seed: int, live: bool) -> N
         if chance.random() < 0.3:
             callers.pop(0)
         if (drive.redis.hget(drive.keys.groups, "@looking") or b"")[:1] == b"c":
-            drive.redis.hset(drive.keys.groups, "@looking", "c0ther:3")
+            drive.redis.hset(drive.keys.groups, "@looking", f"c0ther:3 {at}")
 
     names = ["=o1", "=t/o", _FAIR, "t/a", "g", ""]
     for number in range(60):

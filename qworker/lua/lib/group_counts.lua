@@ -5,11 +5,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- Of a call: slots that it counts, fields that it looks at, and at a time.
   local COUNTS, SEEN, AT_ONCE = 250, 1000, 10
 
-  -- Returns whether all is counted. Until then `@looking` is a c, the server process, and its cursor, which means nothing to
-  -- another one. It lets calls count what they deliver and what they move.
-  function it.count_page()
+  -- Returns whether all is counted. Until then `@looking` is a c, the server process, its cursor, which means nothing to
+  -- another one, and the time. It lets calls count what they deliver and what they move.
+  function it.count_page(now)
     local server = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)') or ''
-    local started = string.match(it.tags().looking or '', '^c' .. server .. ':(%d+)$')
+    local started = string.match(it.tags().looking or '', '^c' .. server .. ':(%d+) ')
     local cursor, following, found, taken, number, seen = nil, started or '0', {}, {}, 0, 0
     repeat
       cursor = following
@@ -27,10 +27,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     until following == '0' or number >= COUNTS or seen >= SEEN
     local is_whole = it.count_slots(found, COUNTS) < COUNTS -- else the last of these pages may have more
     if is_whole and following == '0' then
-      if started then redis.call('HDEL', states, '@looking') end
+      it.end_looking()
       return true
     end
-    redis.call('HSET', states, '@looking', 'c' .. server .. ':' .. (is_whole and following or cursor))
+    redis.call('HSET', states, '@looking', 'c' .. server .. ':' .. (is_whole and following or cursor) .. ' ' .. text(now))
     return false
   end
 end

@@ -73,7 +73,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     it.finish()
-    if next_cursor == '0' then redis.call('HDEL', states, '@looking') else redis.call('HSET', states, '@looking', '1') end
+    local counts = string.byte(it.tags().looking or '') == 99 -- a c, of another caller
+    if not counts and next_cursor == '0' then
+      it.end_looking()
+    elseif not counts then
+      redis.call('HSET', states, '@looking', '1 ' .. text(now))
+    end
     return next_cursor, it.opened
   end
 

@@ -3,6 +3,7 @@
 more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
   local MOST_BACK = 1000 -- groups that a call looks at when the clock was set back
+  local STOPPED_MS = 60000
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
   local put = {}
@@ -23,11 +24,19 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return far
   end
 
+  -- A caller of limits stopped halfway: a minute after its last call deliveries need not be counted for it. If it comes back,
+  -- it counts from the beginning.
+  local function forget_stopped(looking, now)
+    local at_ms = tonumber(string.match(looking, ' (%d+)$'))
+    if not at_ms or math.abs(now - at_ms) > STOPPED_MS then it.end_looking() end
+  end
+
   -- Groups whose time has come, at most 100 a call. After a clock was set back, also those that wait the longest: their
   -- waits and rates are computed anew.
   function it.come_back(now)
     local due = redis.call('ZRANGE', later, '-inf', text(now), 'BYSCORE', 'LIMIT', 0, 100)
     local seen = it.tags()
+    if seen.looking then forget_stopped(seen.looking, now) end
     if now + 1000 < seen.at_ms then
       local far = set_back(now, seen.at_ms - now)
       for _, name in ipairs(far) do due[#due + 1] = name end

@@ -39,7 +39,7 @@ if name ~= '' and words == '' then
 elseif name ~= '' then
   local number = redis.call('HLEN', limits)
   if number >= MOST_LIMITS and redis.call('HEXISTS', limits, name) == 0 then return { 'MANY', text(number) } end
-  if number == 0 and not groups().count_page() then return { 'OK', text(now), 'c' } end
+  if number == 0 and not groups().count_page(now) then return { 'OK', text(now), 'c' } end
   redis.call('HSET', limits, name, words)
 end
 local next_cursor, opened = groups().look_again(cursor, now)

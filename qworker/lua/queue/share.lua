@@ -83,7 +83,7 @@ local reply = { 'OK', text(now) }
 for at = 2, #ARGV, 3 do
   local name, version, words = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
   if words ~= '' and version > read(name) then
-    if words ~= '-' and redis.call('EXISTS', limits) == 0 and not it.count_page() then return { 'COUNTING' } end
+    if words ~= '-' and redis.call('EXISTS', limits) == 0 and not it.count_page(now) then return { 'COUNTING' } end
     write(name, words)
   end
   local has, stored = read(name)
