@@ -83,3 +83,19 @@ def test_a_count_that_another_server_began_ends_with_the_first_share(drive: Driv
     drive.redis.hset(drive.keys.groups, "@looking", f"c0ther:3 {NOW}")
     assert drive.run(share(drive.keys, [("t/", 1, "c=3 s=1")])) is not None
     assert (mark(drive), uncounted(drive)) == ("", [])
+
+
+def test_a_repair_beside_a_count_lowers_none(drive: Drive) -> None:
+    """A message of a batch is gone: its slot is freed, and the others of the batch are counted once."""
+    put(drive, *[f"a:a{number}" for number in range(20)])
+    get(drive, "l1", 8)
+    get(drive, "l2", 8)
+    assert page(drive) == COUNTING
+    key = drive.keys.lease(uncounted(drive)[-1])
+    held = drive.held(key)
+    drive.redis.delete(key)
+    drive.redis.hset(key, mapping={i: item for i, item in held.items() if i != b"8"})
+    assert "slot a" in found(drive)
+    while page(drive) == COUNTING:
+        pass
+    assert found(drive, repair=False) == []

@@ -69,18 +69,23 @@ local function is_held(lease, index)
   return (tonumber(index) or 0) >= 1 and (batch_size(key) or 0) >= tonumber(index)
 end
 
--- Those of batches are looked at one by one.
-local found, flat = redis.call('HGETALL', slots), {}
-for i = 1, #found, 2 do
-  local names = not string.find(found[i], ':', 1, true) and packed_slots.read(slots, found[i])
-  if not names then flat[#flat + 1], flat[#flat + 2] = found[i], found[i + 1] end
-  for index, name in ipairs(names or {}) do
-    if name then flat[#flat + 1], flat[#flat + 2] = found[i] .. ':' .. index, name end
+-- The slots, {token, group, …}; nil if they are too many. Those of batches are looked at one by one.
+local function read_slots()
+  local found, flat = redis.call('HGETALL', slots), {}
+  for i = 1, #found, 2 do
+    local names = not string.find(found[i], ':', 1, true) and packed_slots.read(slots, found[i])
+    if not names then flat[#flat + 1], flat[#flat + 2] = found[i], found[i + 1] end
+    for index, name in ipairs(names or {}) do
+      if name then flat[#flat + 1], flat[#flat + 2] = found[i] .. ':' .. index, name end
+    end
+    if #flat > 2 * MOST then return nil end
   end
-  if #flat > 2 * MOST then return { 'OK', text(now), '0', 'large' } end
+  return flat
 end
 
-local busy, ids, ids_read = {}, nil, false
+local flat = read_slots()
+if not flat then return { 'OK', text(now), '0', 'large' } end
+local ids, ids_read, any_gone = nil, false, false
 for i = 1, #flat, 2 do
   local token, name = flat[i], groups().name_of(flat[i + 1])
   local lease, index = string.match(token, '^([^:]+):(.*)$')
@@ -91,12 +96,19 @@ for i = 1, #flat, 2 do
   end
   if not there then
     tell('slot', name, 'its message is gone: ' .. token)
+    any_gone = true
     if repair then
       if lease then groups().loosen(lease) end
       redis.call('HDEL', slots, token)
     end
   end
-  if (there or not repair) and name == flat[i + 1] then
+end
+-- To take one out of a batch may let groups count the others.
+if repair and any_gone then flat = read_slots() end
+local busy = {}
+for i = 1, #flat, 2 do
+  local name = flat[i + 1]
+  if groups().name_of(name) == name then
     busy[name] = (busy[name] or 0) + 1
     local parent = groups().parent_of(name)
     if parent then busy[parent] = (busy[parent] or 0) + 1 end
