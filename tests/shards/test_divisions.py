@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from qworker import QWorker
 from qworker.client.execute.sync import Client
+from qworker.client.manage.limits import remove_limit, set_limit
 from qworker.client.manage.reshard import divide
 from qworker.client.manage.shard_upkeep import give_up_empty, tend
 from qworker.client.plan import run_plan
@@ -18,8 +20,9 @@ from qworker.client.queue import Queue
 from qworker.daemon.reaper import Reaper
 from qworker.engine import shards as commands
 from qworker.engine.command import Brief, Pause
+from qworker.engine.groups import limits
 from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
-from qworker.wire.keys import workers_key
+from qworker.wire.keys import QueueKeys, workers_key
 from qworker.wire.presence import AHEAD_MS, WorkerDocument
 from qworker.wire.shards import WHOLE, ReshardMark, Shards
 from tests.consumer.driving import redis_of
@@ -42,6 +45,11 @@ def other(queue: Queue) -> Queue:
 def shard(queue: Queue, number: int) -> Queue:
     """One shard alone."""
     return Queue(queue.client, queue.ref.namespace, f"orders/{number}")
+
+
+def shard_of(queue: Queue, number: int) -> QueueKeys:
+    """The keys of a shard."""
+    return queue.ref.shard_of(number).keys
 
 
 def marks_of(queue: Queue) -> list[ReshardMark]:
@@ -149,6 +157,37 @@ def test_shards_have_their_attributes_before_workers_hear_of_them(app: QWorker) 
             made.append(shard(queue, 1).inspect().meta.get("maxlen", ""))
     assert made
     assert set(made) == {"3"}
+
+
+@pytest.mark.parametrize("words", ["c=2", ""], ids=["changed", "removed"])
+@pytest.mark.parametrize("first", ["division", "limit"])
+def test_limits_that_change_beside_a_division_hold_in_all_shards(
+    app: QWorker, first: str, words: str
+) -> None:
+    """Wherever the first one is halfway when the other one is made."""
+    for stop in itertools.count():
+        queue = app.queue(f"orders{stop}")
+        queue.set_limit("acme/*", concurrency=3)
+        queue.set_limit("b", concurrency=1)
+        change = (
+            set_limit(queue.ref, "acme/*", concurrency=2)
+            if words
+            else remove_limit(queue.ref, "acme/*")
+        )
+        divided = Queue(app.client, queue.ref.namespace, queue.keys.name)
+        plans = [divide(divided.ref, 2, wait=0), change]
+        running, meanwhile = plans if first == "division" else reversed(plans)
+        met = False
+        for at, _ in enumerate(steps(app.client, running)):
+            if at == stop:
+                met = True
+                list(steps(app.client, meanwhile))
+        if not met:
+            break
+        wanted = {"b": "c=1"} | ({"acme/*": words} if words else {})
+        assert [app.client.execute(limits(shard_of(queue, n))) for n in (0, 1)] == 2 * [wanted], (
+            stop
+        )
 
 
 @pytest.mark.parametrize("field", ["", "rubbish", "1 1 1", "4 4 1"])

@@ -221,8 +221,12 @@ def _size(group: GroupState) -> tuple[int, str]:
 
 
 def _write(queue: QueueRef, name: str, words: str) -> Plan[None]:
-    for shard in (yield from queue.every_shard(refresh=True)):
-        yield from write_limit(shard.keys, name, words)
+    """Write limits to every shard, and to those that the queue has got meanwhile, with the limits of before."""
+    written = 0
+    while new := (yield from queue.every_shard(refresh=True))[written:]:
+        for shard in new:
+            yield from write_limit(shard.keys, name, words)
+        written += len(new)
 
 
 def _check(name: str) -> None:

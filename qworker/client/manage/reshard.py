@@ -7,6 +7,7 @@ empty them. No message is moved, so none can be lost.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ from qworker.engine.shards import (
     read_shards,
 )
 from qworker.errors import InvalidOptionError, ShardsChangedError
+from qworker.wire.keys import QueueKeys
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.shards import Shards
 
@@ -97,10 +99,13 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     yield commands.ask(queue.keys, number)
     for _ in range(_ATTEMPTS):
         known = yield from _known(queue)
-        yield from _copy_limits(queue, known, number)
+        active = known.active
+        yield from _copy_limits(queue, active, number)
         changed, known = yield from _divided(queue, known, number, limit_s)
         queue.learn(known)
         if changed:
+            # A client that changed limits before the new shards were known has not changed theirs.
+            yield from _copy_limits(queue, active, number)
             break
     else:
         raise ShardsChangedError(queue.keys.name, known.active)
@@ -112,17 +117,26 @@ def divide(queue: QueueRef, shards: int, *, wait: Duration = "15s") -> Plan[Divi
     return (yield from division(queue))
 
 
-def _copy_limits(queue: QueueRef, known: Shards, number: int) -> Plan[None]:
-    """Give new shards the limits of the queue, before they take sends."""
+def _copy_limits(queue: QueueRef, first: int, end: int) -> Plan[None]:
+    """Let new shards have the limits of the queue; again if these change meanwhile."""
     limits: dict[str, str] = yield stored_limits(queue.keys)
-    for index in range(known.active, number):
-        keys = queue.shard_of(index).keys
-        for name, words in limits.items():
-            if share_version(words):
-                # Its share comes with the next pass over the limits of the namespace.
-                yield from give_shares(keys, [(name, 1, zero_share())])
-            else:
-                yield from write_limit(keys, name, words)
+    for _ in range(_ATTEMPTS):
+        for index in range(first, end):
+            yield from _write_limits(queue.shard_of(index).keys, limits)
+        before, limits = limits, (yield stored_limits(queue.keys))
+        if limits == before:
+            return
+
+
+def _write_limits(keys: QueueKeys, limits: Mapping[str, str]) -> Plan[None]:
+    has: dict[str, str] = yield stored_limits(keys)
+    for name in sorted(limits.keys() | has.keys()):
+        words, old = limits.get(name, ""), has.get(name, "")
+        if share_version(words) and not share_version(old):
+            # Its share comes with the next pass over the limits of the namespace.
+            yield from give_shares(keys, [(name, 1, zero_share())])
+        elif words != old and not share_version(words) and not share_version(old):
+            yield from write_limit(keys, name, words)
 
 
 def _known(queue: QueueRef) -> Plan[Shards]:
