@@ -90,10 +90,10 @@ def figures(events: Iterable[Event]) -> Mapping[str, float]:
 
 
 def kill_some(stage: Stage) -> None:
-    """Kill a child every tenth of a second, if enough others are at work."""
+    """Kill a child of any worker every tenth of a second, if enough others are at work."""
     for _ in stage.goes_on(0.1, kills=2):
         if len(stage.spoken(stage.children())) > _SPARED:
-            stage.kill_child()
+            stage.kill_child(stage.workers)
 
 
 def kill_workers(stage: Stage) -> None:
@@ -124,7 +124,7 @@ _LOAD: Final = Load(
     fewest_procs=4,
     producers=1,
     visibility=f"{VISIBILITY_S:g}s",
-    sending=Sending(rate=60, chunk=5, backlog=100, nap_ms=100),
+    sending=Sending(rate=40, chunk=5, backlog=50, nap_ms=300),
 )
 _USED: Final = (at_least("slots_used", 50), at_most("at_once", AT_ONCE))
 _LOST_NODE: Final = next(row for row in topology.ROWS if row.name == "F32")

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +176,9 @@ class Stage(Processes):
         for pid in pids or self.children():
             self.losses.setdefault(pid, []).append(time.monotonic_ns())
 
-    def kill_child(self) -> None:
-        """Kill one child at random, of those that have come as far as to speak to the server."""
-        if pids := self.spoken(self.children(self.victims)):
+    def kill_child(self, among: Iterable[Worker] = ()) -> None:
+        """Kill a child at random, of those that have come as far as to speak to the server; of some workers."""
+        if pids := self.spoken(self.children(among or self.victims)):
             self.lose(pid := self.chance.choice(pids))
             send_signal(pid, signal.SIGKILL)
             self.add("kills", 1)
