@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.errors import SparkMissingError
 from qworker.pipeline.java import find_java
+from qworker.pipeline.java_classes import remember_classes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +105,7 @@ def open_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
+    remember_classes(SparkContext._jvm)
     session.dataSource.register(QWorkerDataSource)
     return session
 

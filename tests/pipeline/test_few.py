@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import CALL_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark.errors import ArithmeticException
 from pyspark.sql import functions
 
@@ -66,6 +67,26 @@ def test_calls_of_columns_do_not_look_up_the_line_that_they_come_from(spark):
     with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO") as raised:
         spark.range(1).select(functions.col("id") / functions.lit(0)).collect()
     assert "test_few.py" not in str(raised.value)
+
+
+def test_java_is_asked_once_for_the_classes_of_columns(spark, monkeypatch):
+    """Each question is a search of all of Spark's jars."""
+
+    def columns():
+        return spark.range(1).agg(functions.max(functions.col("id")), functions.lit(1))
+
+    columns()
+    client, commands = type(spark.sparkContext._gateway._gateway_client), []
+    send = client.send_command
+
+    def told(self, command, *more, **given):
+        commands.append(command.partition("\n")[0])
+        return send(self, command, *more, **given)
+
+    monkeypatch.setattr(client, "send_command", told)
+    columns()
+    assert commands.count(CALL_COMMAND_NAME.strip()) >= 4
+    assert REFLECTION_COMMAND_NAME.strip() not in commands
 
 
 def test_the_limit_counts_events_of_the_archive_and_carried_ones(spark, lake):
