@@ -32,6 +32,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.codec import encode_call
 from qworker.wire.keys import QueueKeys, reapers_key, workers_key
+from tests.consumer.forkserver import Order, WarmProcess, can_fork, fork_server
 from tests.timing import DEADLINE_S
 
 #: The console script of the environment that runs the tests.
@@ -225,7 +226,7 @@ def table(lines: Sequence[str]) -> list[dict[str, str]]:
 class Terminal:
     """A command line on its own terminal, 100 columns by 30 lines unless the test says otherwise."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmProcess
     descriptor: int
     seen: str = ""
 
@@ -270,17 +271,23 @@ def terminal(shop: Shop, tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         variables = {"QWORKER_URL": shop.url, "QWORKER_NAMESPACE": shop.namespace, **env}
-        process = subprocess.Popen(
-            [str(QWORKER), *args],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=clean_environment(**variables),
-            cwd=tmp_path,
-            start_new_session=True,
-            # Its controlling terminal, so that Ctrl-C is a signal.
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        environ = clean_environment(**variables)
+        process: subprocess.Popen[bytes] | WarmProcess
+        if can_fork() and fork_server().resembles(environ, environ):
+            order = Order("qworker", list(args), str(tmp_path), environ, terminal=True)
+            process = fork_server().start(order, theirs)
+        else:
+            process = subprocess.Popen(
+                [str(QWORKER), *args],
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                env=environ,
+                cwd=tmp_path,
+                start_new_session=True,
+                # Its controlling terminal, so that Ctrl-C is a signal.
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
         os.close(theirs)
         started.append(Terminal(process, ours))
         return started[-1]

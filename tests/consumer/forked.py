@@ -7,6 +7,7 @@ thread; a child that it starts later, for one that was killed or recycled, it st
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import io
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -142,6 +144,8 @@ def _run_order(order: Order, log: int, done: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stream in (1, 2):
         os.dup2(log, stream)
+    if order.terminal:
+        _take_terminal()
     _close_all_but({0, 1, 2, done})
     _replace_environ(order.environ)
     os.chdir(order.directory)
@@ -158,6 +162,18 @@ def _run_order(order: Order, log: int, done: int) -> None:
     os.close(done)
     _customize()
     runpy.run_module(order.module, run_name="__main__", alter_sys=True)
+
+
+def _take_terminal() -> None:
+    """Read from the terminal that this process writes to, and hear its keys as signals."""
+    os.setsid()
+    os.dup2(1, 0)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        old = getattr(sys, name)
+        new = os.fdopen(number, mode, encoding=old.encoding, errors=old.errors, closefd=False)
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
 
 
 def _customize() -> None:

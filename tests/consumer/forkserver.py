@@ -30,12 +30,16 @@ _AT_START: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ")
 
 
 class Order(msgspec.Struct, frozen=True):
-    """One process to fork: what stands behind `python -m`, its directory and its environment."""
+    """One process to fork: what stands behind `python -m`, its directory and its environment.
+
+    `terminal`: what it writes to is its controlling terminal, from which it reads as well, in a session of its own.
+    """
 
     module: str
     arguments: list[str]
     directory: str
     environ: dict[str, str]
+    terminal: bool = False
 
 
 class WarmProcess:
@@ -107,14 +111,18 @@ class ForkServer:
 
     def resembles(self, environ: Mapping[str, str], usual: Mapping[str, str]) -> bool:
         """Whether an interpreter would start alike in an environment, which imports from the paths of the usual one."""
-        same = {**self.environ, "PYTHONPATH": usual["PYTHONPATH"]}
+        paths = {name: path for name, path in usual.items() if name == "PYTHONPATH"}
+        same = {**self.environ, **paths}
         return _read_at_start(environ) == _read_at_start(same)
 
-    def start(self, order: Order, log: BinaryIO) -> WarmProcess:
-        """Fork a process that writes to `log`; returns once it is one of its own, before it has done anything."""
+    def start(self, order: Order, log: BinaryIO | int) -> WarmProcess:
+        """Fork a process that writes to `log`, a file or its descriptor.
+
+        Returns once it is a process of its own, before it has done anything.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            descriptors = [theirs.fileno(), log.fileno()]
+            descriptors = [theirs.fileno(), log if isinstance(log, int) else log.fileno()]
             socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
         words, (pidfd, *_), _, _ = socket.recv_fds(ours, 32, 1)
         return WarmProcess([order.module, *order.arguments], int(words), pidfd, ours)
