@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import IO, TYPE_CHECKING, Final, Protocol
 
+from qworker.formats import count
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -64,7 +66,7 @@ class PlainView:
         self._next_s = snapshot.elapsed_s + _PLAIN_EVERY_S
         self.say(
             f"{snapshot.elapsed_s:5.1f} s  {snapshot.ended:,} of {snapshot.sent:,} messages done, "
-            f"{snapshot.retried:,} retries, {snapshot.dead:,} dead"
+            f"{count(snapshot.retried, 'retry', 'retries')}, {snapshot.dead:,} dead"
         )
 
     def end(self, outcome: DemoResult | None) -> None:
@@ -127,7 +129,7 @@ def _display(snapshot: DemoProgress) -> RenderableType:
     for justify in ("left", "left", "right", "right", "left"):
         tasks.add_column(justify=justify, no_wrap=True)
     for task in snapshot.tasks:
-        notes = [f"{task.retried:,} retries"] * bool(task.retried)
+        notes = [count(task.retried, "retry", "retries")] * bool(task.retried)
         notes += [f"{task.dead:,} dead"] * bool(task.dead)
         tasks.add_row(
             Text(f"  {task.name}", style="bold"),

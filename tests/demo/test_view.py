@@ -15,7 +15,7 @@ from qworker.demo.results import Index
 
 SNAPSHOT = DemoProgress(
     2.0,
-    (TaskProgress("index_file", 1000, 400, 3, 1), TaskProgress("total", 400, 400, 0, 0)),
+    (TaskProgress("index_file", 1000, 400, 3, 1), TaskProgress("total", 400, 400, 1, 0)),
     (WorkerProgress(4711, 801, "index_file"),),
     599,
 )
@@ -56,6 +56,7 @@ def test_progress_is_drawn_with_a_bar_per_task_and_a_line_per_worker(screen):
         "401",
         "of 1,000",
         "3 retries, 1 dead",
+        "1 retry",
         "worker 4711",
         "400 messages/s",
     ):
@@ -84,7 +85,7 @@ def test_into_a_pipe_progress_comes_now_and_then_and_all_is_ascii():
     plain.say("straße", "bad")
     plain.end(outcome())
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "  2.0 s  801 of 1,400 messages done, 3 retries, 1 dead"
+    assert lines[0] == "  2.0 s  801 of 1,400 messages done, 4 retries, 1 dead"
     assert lines[1] == "stra\\xdfe"
     assert "  lost                    0   sent, and neither handled nor dead" in lines
 
@@ -123,3 +124,10 @@ def test_lines_are_wrapped_between_words() -> None:
         "of Python in",
         path,
     ]
+
+
+def test_one_retry_is_not_called_retries():
+    stream = io.StringIO()
+    one = DemoProgress(2.0, (TaskProgress("total", 10, 4, 1, 0),), (), 6)
+    view.PlainView(stream).show(one)
+    assert stream.getvalue() == "  2.0 s  4 of 10 messages done, 1 retry, 0 dead\n"
