@@ -25,7 +25,7 @@ from qworker.errors import ArchiveDamagedError, PipelineError
 from qworker.pipeline.jobs.carrying import recent
 from qworker.pipeline.jobs.days import FilesRead
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.holes import IN_RECORD, Hole, utc
+from qworker.pipeline.jobs.holes import IN_RECORD, Hole
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import lifecycles
@@ -163,13 +163,15 @@ def _report(
     events_of_both = _real(record.events)
     rows = message_counts.reported(lifecycles(events_of_both))
     try:
-        newest = utc(rows.agg(F.max("last_ts")).collect()[0][0])
+        newest, has_runs = message_counts.overview(rows)
         moves = (F.col("state") != "ended") | recent(newest)
         messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
         message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("runs and groups of calls")
         open_groups, groups = runs_and_groups.count_groups(events_of_both, over, moving)
-        open_runs = runs_and_groups.count_runs(messages, events_of_both, over, moving)
+        open_runs: runs_and_groups.Waiting = []
+        if has_runs:
+            open_runs = runs_and_groups.count_runs(messages, events_of_both, over, moving)
         on_step("dead letters")
         dead = message_counts.dead_letters(rows)
         before = [] if last is None else [last.sums.wider(new.width_s)]

@@ -68,10 +68,10 @@ def make_document(
         parted = messages.withColumn("part", F.lit(0))
         message_counts.count_messages(parted, scope.targets, sums)
         on_step("runs and groups of calls")
-        longest = Waiting(
-            runs_and_groups.count_runs(parted, whole, sums),
-            runs_and_groups.count_groups(whole, sums)[0],
-        )
+        runs: runs_and_groups.Waiting = []
+        if message_counts.overview(messages)[1]:
+            runs = runs_and_groups.count_runs(parted, whole, sums)
+        longest = Waiting(runs, runs_and_groups.count_groups(whole, sums)[0])
         on_step("dead letters")
         dead = message_counts.dead_letters(messages)
     finally:

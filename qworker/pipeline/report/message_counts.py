@@ -7,8 +7,10 @@ messages. `bucket` is a number of `columns.bucket`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
+from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.local import kept
 from qworker.pipeline.report.columns import bin_of, bucket, count_if, rows_of
 from qworker.pipeline.report.sums import Sums
@@ -16,8 +18,10 @@ from qworker.pipeline.report.sums import Sums
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-__all__ = ["Targets", "count_messages", "dead_letters", "reported"]
+__all__ = ["IS_RUN", "Targets", "count_messages", "dead_letters", "overview", "reported"]
 
+#: Whether a lifecycle is that of a run: it has recorded a step, slept or waited.
+IS_RUN: Final = "steps > 0 or parks > 0"
 #: Maximum number of rows of a table by free text (reasons, error classes).
 _MOST: Final = 500
 #: The columns of lifecycles of which a report is made.
@@ -32,6 +36,19 @@ Targets = tuple[Mapping[str, float], float]
 def reported(lifecycles: DataFrame) -> DataFrame:
     """Keep the columns of lifecycles that a report counts: unpersist them."""
     return kept(lifecycles.select(*_REPORTED))
+
+
+def overview(lifecycles: DataFrame) -> tuple[datetime | None, bool]:
+    """The time of the last event of all messages (None without any), and whether any of them is a run.
+
+    Runs are counted by a join over all events, which most archives can do without.
+    """
+    from pyspark.sql import functions as F
+
+    row = lifecycles.agg(
+        F.max("last_ts").alias("newest"), F.max(F.expr(IS_RUN)).alias("has_runs")
+    ).collect()[0]
+    return utc(row.newest), bool(row.has_runs)
 
 
 def count_messages(lifecycles: DataFrame, targets: Targets, *sums: Sums) -> None:

@@ -14,6 +14,7 @@ from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.lifecycle import KEYS, PARKED, life, order
 from qworker.pipeline.jobs.local import kept
 from qworker.pipeline.report.columns import bin_of, rows_of
+from qworker.pipeline.report.message_counts import IS_RUN
 from qworker.pipeline.report.scope import in_ms
 from qworker.pipeline.report.sums import Sums, percentiles
 
@@ -40,9 +41,7 @@ def count_runs(messages: DataFrame, events: DataFrame, *sums: Sums) -> Waiting:
     """
     from pyspark.sql import functions as F
 
-    runs = messages.where("steps > 0 or parks > 0").withColumn(
-        "task", F.coalesce("task", F.lit("unknown"))
-    )
+    runs = messages.where(IS_RUN).withColumn("task", F.coalesce("task", F.lit("unknown")))
     for name, (part, *key), values in rows_of(
         {"runs": _runs(runs), "waits": _waits(runs, events)}, "part"
     ):
@@ -133,12 +132,13 @@ def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[KeptGro
         )
         for name, (part, *key), values in rows_of({"groups": _groups(rows)}, "part"):
             sums[part].add(name, [(tuple(key), values)])
+        columns = (*GROUP_KEYS, "waits", "made_ts", "size", "policy", "follows")
+        moved = rows.where(moves).select(*columns).orderBy("made_ts", "group_id").collect()
         moving = tuple(
             # Their calls are messages, and counted as such.
             KeptGroup(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
-            for row in rows.where(moves).select(*GROUP_KEYS).collect()
+            for row in moved
         )
-        shown = rows.where(waits).orderBy("made_ts", "group_id").limit(_SHOWN).collect()
         return [
             {
                 "queue": row.queue,
@@ -148,7 +148,7 @@ def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[KeptGro
                 "run": None if row.follows == row.group_id else row.follows,
                 "since_ms": in_ms(utc(row.made_ts)),
             }
-            for row in shown
+            for row in [row for row in moved if row.waits][:_SHOWN]
         ], moving
     finally:
         made.unpersist()
