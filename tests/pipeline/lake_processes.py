@@ -1,7 +1,6 @@
 """Processes that write into an archive until they are killed, without Spark: what its driver and tasks do, in one.
 
 python -m tests.pipeline.lake_processes archive LAKE URL NAMESPACE         batches of the journal, as they come
-python -m tests.pipeline.lake_processes once LAKE URL NAMESPACE            up to its present end
 python -m tests.pipeline.lake_processes tidy LAKE                          compaction and vacuum, again and again
 
 Each writes a line when it begins.
@@ -43,8 +42,6 @@ def main(job: str, root: str, *source: str) -> None:
     print("begun", flush=True)
     while True:
         if archiver.archive_batch() is None:
-            if job == "once":
-                return
             time.sleep(0.005)
 
 

@@ -17,10 +17,12 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
 from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.compact import vacuum
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.reading import server_options
 from tests.pipeline.redis_journals import ForgedJournal, line
 from tests.topologies.servers import client_of
 
@@ -155,7 +157,8 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
     done = threading.Event()
 
     def auditing() -> None:
-        while not done.is_set() or not audits:
+        # With pauses, or they would take most of the time of a small machine.
+        while not audits or not done.wait(1):
             audits.append(audit_all(spark, window=Window(), lake=lake))
 
     auditor = threading.Thread(target=auditing, daemon=True)
@@ -182,20 +185,7 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
         assert reader.reads
     assert [result.wrong for result in audits] == [{}] * len(audits)
 
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.pipeline.lake_processes",
-            "once",
-            str(lake.root),
-            store_url,
-            namespace,
-        ],
-        cwd=Path(__file__).parents[2],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    archive(spark, lake, server_options(store_url, namespace), once=True)
     rows = sorted(by_delta(lake, []))
     assert rows == [
         (queue, n) for queue, each in zip(QUEUES, journals, strict=True) for n in range(each.events)

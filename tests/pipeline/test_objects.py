@@ -284,17 +284,16 @@ def test_archiver_sql_report_and_increments_work_on_a_store(
 def test_a_report_in_increments_on_a_store_has_the_figures_of_a_full_one(spark, lake):
     """Each reads the files that came since, and carries the rest in the store."""
     days = []
-    for number, steps in enumerate(("sent@0 delivered@5", "acked@30", "sent@40 dead@90:rejected")):
-        journal = Journal(number=2 * number - (number > 1), sent={"a": 0})
-        journal.write("a" if number < 2 else "b", steps)
+    for number, steps in enumerate(
+        ({"a": "sent@0 delivered@5"}, {"a": "acked@30", "b": "sent@40"})
+    ):
+        journal = Journal(number=2 * number, sent={"a": 0})
+        for message, events in steps.items():
+            journal.write(message, events)
         store(lake, journal, offsets=offsets(journal))
         days.append(report_increment(spark, lake, SCOPE))
-    assert [(day.events, day.read.files, day.rebuilt) for day in days] == [
-        (2, 1, None),
-        (1, 1, None),
-        (2, 1, None),
-    ]
-    assert [day.since is None for day in days] == [True, False, False]
+    assert [(day.events, day.read.files, day.rebuilt) for day in days] == [(2, 1, None)] * 2
+    assert [day.since is None for day in days] == [True, False]
     assert figures(days[-1].document) == figures(full(spark, lake))
     kept = [file.key for file in (lake.root / "_report").under()]
     assert sum("/figures-" in key for key in kept) == 1, "those before are deleted"

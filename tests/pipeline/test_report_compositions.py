@@ -1,56 +1,14 @@
-"""Runs and groups of calls in a report: their figures, the same in increments, and their cards."""
+"""Runs and groups of calls in a report: their figures and their cards."""
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
-from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.report import Scope, make_document, render, report_increment
-from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
-from tests.pipeline.test_report_increments import figures, full, offsets
-
-MS = int(T0.timestamp() * 1000)
-HOUR, DAY = 3_600_000, 86_400_000
-
-
-def step(journal: Journal, run: str, name: str, ms: float) -> None:
-    """A step that a run records at its first attempt."""
-    sent = at(journal.sent[run])
-    fields = {"attempt": 1, "ts": at(ms), "sent_ts": sent, "ready_ts": sent, "task": None}
-    journal.add(event="step", message_id=run, reason=f"{name}={hash(name) % 2**64:016x}", **fields)
-
-
-def group(
-    journal: Journal,
-    name: str,
-    begun: float,
-    decided: float | None = None,
-    *,
-    size: int = 3,
-    outcome: str = "ok",
-    follows: str = "",
-) -> None:
-    """A group of calls that begins, and perhaps is decided."""
-    word = f"{name}:{EPOCH + int(begun)}"
-    of_none = {"message_id": None, "task": None, "attempt": 0}
-    journal.add(
-        event="group_begun",
-        ts=at(begun),
-        sent_ts=at(begun),
-        reason=f"{word}:{size}:all:{follows or name}",
-        **of_none,
-    )
-    if decided is not None:
-        journal.add(
-            event="group_decided",
-            ts=at(decided),
-            sent_ts=at(decided),
-            reason=f"{word}:{outcome}:{follows or name}",
-            **of_none,
-        )
+from qworker.pipeline.report import Scope, make_document, render
+from tests.pipeline.forging import Journal, at, frame
+from tests.pipeline.random_days import group, step
 
 
 def journals() -> list[Journal]:
@@ -141,46 +99,3 @@ def test_the_page_has_cards_of_runs_and_groups(document):
         "groups": {"queues": [], "open": []},
     }
     assert "Runs by workflow" not in render(empty)
-
-
-@pytest.mark.timeout(900)
-def test_increments_have_the_figures_of_a_full_report(spark, tmp_path):
-    """Of runs that last for days, and groups that are decided on another day."""
-    rng, days = random.Random(3), 3
-    orders, video = Journal("orders"), Journal("video")
-    for number in range(25):
-        run, ms = f"r{number}", rng.randrange(days * DAY)
-        orders.write(run, f"sent@{ms} delivered@{ms + 5}", task=rng.choice(["order", "ingest"]))
-        for part in range(rng.randint(0, 3)):
-            step(orders, run, f"s{part}", ms + 6 + part)
-            pause = rng.choice((50, HOUR, 30 * HOUR))
-            reason = rng.choice(("sleep", "signal", "gather"))
-            orders.write(run, f"released@{ms + 20}:{reason} delivered@{ms + 20 + pause}")
-            ms += 20 + pause
-        if rng.random() < 0.7:
-            end = rng.choice(("acked", "dead", "discarded"))
-            orders.write(run, f"{end}@{ms + 9}")
-        begun = rng.randrange(days * DAY)
-        decided = begun + rng.choice((5, HOUR, 30 * HOUR)) if rng.random() < 0.7 else None
-        outcome = rng.choice(("ok", "failed", "cancelled", "lost"))
-        group(video, f"g{number}", begun, decided, size=rng.randint(1, 9), outcome=outcome)
-    for journal in (orders, video):
-        journal.rows = [row for row in journal.rows if row["ts"] < at(days * DAY)]
-        journal.write("last", f"sent@{days * DAY - 1}")
-        journal.sort()
-    lake, scope = Lake(tmp_path / "lake"), Scope("shop", "an archive")
-    for day in range(days):
-        parts = []
-        for journal in (orders, video):
-            part = Journal(journal.queue)
-            part.rows = [
-                row for row in journal.rows if at(day * DAY) <= row["ts"] < at((day + 1) * DAY)
-            ]
-            part.number = part.rows[-1]["number"] + 1
-            parts.append(part)
-        store(lake, *parts, offsets=offsets(*parts))
-        done = report_increment(spark, lake, scope)
-        assert done.rebuilt is None
-        assert figures(done.document) == figures(full(spark, lake, scope))
-    assert done.document["runs"]["workflows"]
-    assert done.document["groups"]["queues"][0]["groups"] == 25
