@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import sys
 from typing import TYPE_CHECKING, Final
 
 from qworker.demo.app import NAMESPACE, check_file
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from qworker.demo.outcome import DemoResult
     from qworker.demo.view import DemoOutput
 
-__all__ = ["INTERRUPTED", "run_demo"]
+__all__ = ["INTERRUPTED", "run_demo", "typed_command"]
 
 INTERRUPTED: Final = 130
 #: Maximum files of an environment if Spark follows, which takes time as well.
@@ -108,17 +110,30 @@ def _conclude(view: DemoOutput, outcome: DemoResult, store: PrivateStore, *, kee
     view.say("")
     if keep:
         view.say("The store runs until you press Ctrl-C. In another terminal:", "title")
-        at = f"qworker --url {store.url} --namespace {NAMESPACE}"
+        at = f"{typed_command()} --url {store.url} --namespace {NAMESPACE}"
         view.say(f"  {at} queue ls")
         view.say(f"  {at} dead ls {check_file.queue}")
         view.say(f"  {at} dead redrive {check_file.queue} --all --dry-run")
         return
     view.say("Next:", "title")
-    view.say(
-        "  qworker demo --keep          leave the store running, to look at the dead letters and redrive them"
-    )
-    view.say("  qworker demo PATH            the same for your own code")
-    view.say("  docs/getting-started.md      your own tasks, in five minutes")
+    command = typed_command()
+    for step, words in (
+        (
+            f"{command} demo --keep",
+            "leave the store running; redrive dead letters",
+        ),
+        (f"{command} demo PATH", "the same for your own code"),
+        ("docs/getting-started.md", "your own tasks, in five minutes"),
+    ):
+        view.say(f"  {step:<{len(command) + 22}}{words}")
+
+
+def typed_command() -> str:
+    """Return how you can type the command: `make demo` installs it into `.venv`, where no shell looks."""
+    if shutil.which("qworker"):
+        return "qworker"
+    started = sys.argv[0]
+    return started if os.path.basename(started) == "qworker" else f"{sys.executable} -m qworker"
 
 
 def _wait() -> None:
