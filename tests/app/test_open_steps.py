@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
 from qworker import QWorker, Retry, Run
+from qworker.client.execute.aio import AsyncClient
+from qworker.engine.command import Command
 from qworker.testing import drain
 
 
 class Charges:
     """A step that takes a while, and notes its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasts_s: float = 0.03) -> None:
         self.made: list[int] = []
+        self._lasts_s = lasts_s
 
     async def charge(self, number: int) -> int:
         """Be called once for each number: the next time what is recorded is there."""
         self.made.append(number)
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(self._lasts_s)
         return number
 
 
@@ -69,7 +73,7 @@ def test_what_begins_after_the_park_does_not_cancel_a_step(app: QWorker, kind: s
 
 def test_a_loop_that_is_interrupted_does_not_cancel_a_step(app: QWorker) -> None:
     """A worker that stops ends the function between two items; what is beside them ends first."""
-    charges = Charges()
+    charges = Charges(0.3)
 
     @app.workflow
     async def order(run: Run) -> int:
@@ -161,6 +165,47 @@ def test_no_step_begins_after_a_failure(app: QWorker) -> None:
     drain(app, errors="collect")
     assert handle.result(0) == [1, 2]
     assert charges.made == [1, 2]
+
+
+def test_a_step_that_is_read_late_does_not_begin(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply that says whether it is recorded arrives when its run has failed, and waits for another step."""
+    charges, seen = Charges(), list[str]()
+    execute = AsyncClient.execute
+
+    async def until(event: str) -> None:
+        while event not in seen:
+            await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def late(client: AsyncClient, command: Command[Any], **options: Any) -> Any:
+        reply = await execute(client, command, **options)
+        if "late" in command.args:
+            seen.append("read")
+            await until("failed")
+            seen.append("returned")
+        return reply
+
+    monkeypatch.setattr(AsyncClient, "execute", late)
+
+    async def check() -> None:
+        await until("read")
+        seen.append("failed")
+        raise ValueError
+
+    @app.workflow(retry=Retry.none())
+    async def order(run: Run) -> None:
+        late = run.step("late", charges.charge, 1)
+        await asyncio.gather(run.step(until, "returned"), late, check())
+
+    # A first delivery that was not delayed has nothing to read.
+    handle = order.options(delay="1ms").start()
+    drain(app, errors="collect")
+    assert handle.status().state == "dead"
+    assert "returned" in seen
+    assert charges.made == []
 
 
 def test_a_time_limit_does_not_wait_for_steps(app: QWorker) -> None:
