@@ -87,7 +87,8 @@ def test_a_forked_worker_is_as_one_that_was_started(lab: Lab, tmp_path: Path) ->
     started = Lab(lab.url, lab.namespace, tmp_path, warm=False)
     for way, each in (("forked", lab), ("started", started)):
         with each.worker() as worker:
-            until(lambda worker=worker: worker.events("worker_started"))
+            # Before, the supervisor starts threads, and the C library blocks all signals meanwhile.
+            until(lambda worker=worker: worker.events("worker_ready"))
             lab.send("sit", way)
             until(lambda way=way: lab.notes(way))
             assert {note.pid for note in lab.notes(way)} == set(worker.children())
