@@ -61,8 +61,9 @@ def test_the_process_serves_a_page_and_ends_when_asked(shop: Shop, tmp_path: Pat
             said = next(line for line in process.stderr if "/enter?token=" in line)
             (port,) = re.findall(r"http://127\.0\.0\.1:(\d+)", said)
             base = f"http://127.0.0.1:{port}"
-            with pytest.raises(urllib.error.HTTPError, match="401"):
+            with pytest.raises(urllib.error.HTTPError, match="401") as refused:
                 urllib.request.urlopen(f"{base}/")
+            refused.value.close()
             opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
             page = opener.open(said.split()[-1]).read().decode()
             assert "emails" in page
