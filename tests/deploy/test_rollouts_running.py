@@ -83,7 +83,8 @@ class Pod:
             ) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
-            return error.code
+            with error:
+                return error.code
         except OSError:
             return 0
 
