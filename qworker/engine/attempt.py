@@ -155,7 +155,8 @@ class Attempt(Generic[T]):
             and isinstance(error, ServerError)
             and error.retry is not RetryRule.NEVER
         )
-        if not transient or time.monotonic() + self._pause_s > self._deadline:
+        left_s = self._deadline - time.monotonic()
+        if not transient or left_s <= 0:
             if self._doubt is not None and self._doubt is not error:
                 raise self._doubt from error
             if isinstance(error, ClusterMovingError):
@@ -163,4 +164,5 @@ class Attempt(Generic[T]):
             raise error
         pause_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreading, not secrecy
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-        return pause_s
+        # The last attempt is made when the time is over, and not before.
+        return min(pause_s, left_s)

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -474,6 +475,28 @@ def test_pauses_grow_to_half_a_second() -> None:
     for number, pause_s in enumerate(pauses):
         longest = min(0.01 * 2**number, 0.5)
         assert longest / 2 <= pause_s <= longest
+
+
+def test_the_last_attempt_is_made_when_the_time_is_over() -> None:
+    """A server that is back just before is not missed: however long the pauses are, the last ends there."""
+    begun = time.monotonic()
+    attempts, waited_s = Attempt(raw("PING", decode=bytes), give_up_s=0.4), 0.0
+
+    def fail() -> None:
+        nonlocal waited_s
+        while True:
+            time.sleep(attempts.failed(UnavailableError("no")))
+            waited_s = time.monotonic() - begun
+
+    with pytest.raises(UnavailableError):
+        fail()
+    assert waited_s >= 0.399
+
+
+def test_a_call_without_time_is_tried_once() -> None:
+    """It is not repeated at all."""
+    with pytest.raises(UnavailableError):
+        Attempt(raw("PING", decode=bytes), give_up_s=0).failed(UnavailableError("no"))
 
 
 @each(
