@@ -30,7 +30,7 @@ ALLOWED_OF_LEVELS = {"973": (4630, 19), "7": (4500, 15)}
 ALLOWED_OF_JOURNALS = {
     "off": ((1903, 7), (4556, 16)),
     "outcomes": ((1903, 7), (5013, 21)),
-    "all": ((4687, 12), (5678, 21)),
+    "all": ((4700, 12), (5678, 21)),
 }
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of;
 #: with room for one more function of the script, not for one more step per message.

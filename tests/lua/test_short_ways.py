@@ -253,6 +253,10 @@ CHANGES: Final[list[dict[str, Any]]] = [
         for part in BROKEN[1::3]
     ),
     {"leases": [], "meta": {"journal": "all", **BEGUN}, "stats": COUNTED},
+    *(
+        {"near": "4 1", "meta": {"journal": mode, **BEGUN}, "stats": COUNTED}
+        for mode in ("all", "outcomes")
+    ),
     {"meta": {"journal": "off", "groups": "1"}},
     *({"meta": {"maxsize": most}} for most in ("5", "6", "9", "x", "1.5")),
     {"meta": {"maxlen": "0", "maxsize": "0", "delay_ms": "0", "ttl_ms": "0", "journal": "off"}},
@@ -266,6 +270,7 @@ ARGUMENTS: Final[dict[str, list[dict[int, Any]]]] = {
     "send": [
         {}, {1: ""}, {2: ""}, {2: "x"}, {2: "1.5"}, {2: "9" * 16}, {3: "0"}, {3: "5"}, {3: "x"}, {4: "5"}, {4: "-1"},
         {5: "5"}, {5: "55"}, {5: "x"}, {6: "2"}, {7: "rubbish"}, {8: " u=k\nbody"}, {9: "x"}, {9: "1"},
+        {7: "q1 a\n\nacked 5 - t - -\nq1 "}, {7: "q1 a\nq1 "}, {7: "x\nq1 "},
         {10: "1"}, {10: "100"}, {10: "x"}, {7: "1.5", 10: ["0", "0"]}, {7: "2", 10: TWO}, {7: "3", 10: TWO},
     ],
     "settle": [{}, {1: "host:1"}],

@@ -62,8 +62,13 @@ local function send_alone()
       if not stop then return nil end
       heads[i] = ARGV[6 + 2 * i] .. middle .. string.sub(tail, 1, stop - 1)
     end
-    rows = book and book.rows('sent - - - - -', heads)
-    if book and not rows then return nil end
+    if book then
+      -- A head with a line of its own would be another event, of any message.
+      local others, own = string.gsub('\n' .. table.concat(heads, '\n'), '\nq1 [^\n]*', '')
+      if others ~= '' or own ~= number then return nil end
+      rows = book.rows('sent - - - - -', heads)
+      if not rows then return nil end
+    end
     pushed = redis.pcall('RPUSH', ready, unpack(items))
   end
   if type(pushed) ~= 'number' then return nil end
