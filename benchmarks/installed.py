@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
+
+import tests
 
 __all__ = ["as_installed"]
 
-#: redis-py imports its SDK wherever that is installed. Here examples need it.
-_UNNEEDED = "opentelemetry"
-_ABSENT = 'raise ModuleNotFoundError(f"No module named {__name__!r}", name=__name__)\n'
+#: In it OpenTelemetry is absent, all of which redis-py imports wherever it is installed. Here examples need it.
+_ABSENT: Final = str(Path(tests.__file__).with_name("absent"))
 
 
 @contextmanager
@@ -21,9 +23,8 @@ def as_installed() -> Iterator[Mapping[str, str]]:
 
     The first process compiles them, so it does not count where starts are measured.
     """
-    with TemporaryDirectory() as bytecode, TemporaryDirectory() as absent:
-        Path(absent, f"{_UNNEEDED}.py").write_text(_ABSENT)
-        paths = [absent, *filter(None, [os.environ.get("PYTHONPATH")])]
+    with TemporaryDirectory() as bytecode:
+        paths = [_ABSENT, *filter(None, [os.environ.get("PYTHONPATH")])]
         yield {
             "PYTHONPYCACHEPREFIX": bytecode,
             "PYTHONDONTWRITEBYTECODE": "",

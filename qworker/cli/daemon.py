@@ -10,7 +10,6 @@ from qworker.cli.framework.commands import VerbCommand
 from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.quick_imports import uncollected
 from qworker.daemon.options import DaemonOptions
-from qworker.telemetry.logger import import_structlog
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
@@ -27,12 +26,11 @@ def command(session: Session, given: dict[str, Any]) -> None:
     One is enough; any number may run, and `qworker run` includes one. SIGTERM or Ctrl-C stops it within a second.
     With --durability strict, a server that may lose messages or is open to others is refused (exit code 3).
     """
-    with uncollected():
-        import_structlog()
-        from qworker.service.daemon import Daemon
-
     options = session.settings.load(DaemonOptions, given).options
     session.settings.set_up_logs(service=True)
+    with uncollected():
+        from qworker.service.daemon import Daemon
+
     client_options = session.service_options()
     assert client_options.url is not None  # service_options resolves it
     code = Daemon(client_options.url, client_options.namespace, options).run()

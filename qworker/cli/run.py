@@ -12,7 +12,6 @@ from qworker.cli.framework.flags import flags_of
 from qworker.cli.framework.quick_imports import uncollected
 from qworker.cli.framework.terminal import note
 from qworker.consumer.options import RunOptions
-from qworker.telemetry.logger import import_structlog
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
@@ -55,7 +54,6 @@ def command(session: Session, app: str | None, given: dict[str, Any]) -> None:
     # by now.
     session.settings.set_up_logs(service=True)
     with uncollected():
-        import_structlog()
         from qworker.service.worker import consume
 
     raise click.exceptions.Exit(consume(starter, session.settings.server_from))

@@ -140,9 +140,12 @@ class Settings:
 
     def set_up_logs(self, *, service: bool = False) -> None:
         """Set up the logs: from `info` on for a service, from `warning` on beside the output of other verbs."""
+        from qworker.telemetry.logger import import_structlog
         from qworker.telemetry.logs import configure_logs
         from qworker.telemetry.options import LogOptions
 
         loaded = self.load(LogOptions)
         quiet = not service and loaded.settings["log_level"].source == "default"
         configure_logs(loaded.options.log_format, "warning" if quiet else loaded.options.log_level)
+        if service:
+            import_structlog()  # before the modules of the service import it, and rich with it
