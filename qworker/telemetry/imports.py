@@ -1,15 +1,17 @@
-"""Calls that wait for the import of another package, and imports that leave a package out."""
+"""Calls that wait for the import of another package, and imports that leave a package out, or to later."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 from types import ModuleType
+from typing import Any
 
-__all__ = ["left_out", "when_imported"]
+__all__ = ["Late", "left_out", "when_imported"]
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
@@ -29,6 +31,20 @@ def left_out(name: str) -> Iterator[None]:
         yield
     finally:
         finder.thread = None
+
+
+class Late:
+    """Stands for a name of a module, which is imported when the name is called or an attribute of it is read."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what it stands for."""
+        return getattr(import_module(self._module), self._name)(*args, **kwargs)
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(getattr(import_module(self._module), self._name), attribute)
 
 
 class _Absence:

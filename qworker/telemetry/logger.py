@@ -2,7 +2,7 @@
 
 structlog is imported by the first line that is logged. It imports rich, if that is installed, for tracebacks that our
 lines do not have: 5 MB, and four fifths of the time that a child's first line keeps its messages waiting. Our own
-processes do without; those of users, which may want such tracebacks, do not.
+processes do without until an app asks for such a traceback; those of users, whose default it is, do not.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from qworker.telemetry.imports import left_out
+from qworker.telemetry.imports import Late, left_out
 
 __all__ = ["Logger", "import_structlog", "logger"]
 
@@ -35,10 +35,20 @@ class Logger:
 
 
 def import_structlog() -> None:
-    """Import structlog, without rich if nothing else has imported either. For processes of our own."""
+    """Import structlog, without rich if nothing else has imported either. For processes of our own.
+
+    The tracebacks of rich that an app may name import it when the first one is written.
+    """
     if "structlog" not in sys.modules:
         with left_out("rich"):
-            import structlog  # noqa: F401
+            from structlog import dev
+        names = vars(dev)
+        if names.get("rich", dev) is None:
+            names["Console"] = Late("rich.console", "Console")
+            names["Traceback"] = Late("rich.traceback", "Traceback")
+            names["rich_traceback"] = dev.RichTracebackFormatter()
+            if "rich_monochrome_traceback" in names:
+                names["rich_monochrome_traceback"] = dev.RichTracebackFormatter(color_system=None)
 
 
 def logger(name: str) -> Logger:

@@ -121,6 +121,28 @@ def test_our_processes_log_without_rich_and_apps_may_import_it() -> None:
     assert [line["event"] for line in lines] == ["seen"]
 
 
+def test_an_app_may_have_tracebacks_of_rich_after_our_first_line() -> None:
+    """It names them in a handler, when structlog is there already: the first traceback imports rich."""
+    lines = lines_of(
+        "logging.getLogger('shop').warning('seen')",
+        "import io, structlog",
+        "from structlog.dev import ConsoleRenderer, RichTracebackFormatter, rich_traceback",
+        "assert 'rich' not in sys.modules",
+        "for formatter in rich_traceback, RichTracebackFormatter(width=60):",
+        "    written = io.StringIO()",
+        "    structlog.configure(",
+        "        processors=[ConsoleRenderer(exception_formatter=formatter)],",
+        "        logger_factory=structlog.PrintLoggerFactory(written),",
+        "    )",
+        "    try:",
+        "        1 / 0",
+        "    except ZeroDivisionError:",
+        "        structlog.get_logger().exception('failed')",
+        "    assert '╭' in written.getvalue() and 'ZeroDivisionError' in written.getvalue()",
+    )
+    assert [line["event"] for line in lines] == ["seen"]
+
+
 def test_a_package_is_left_out_in_one_thread_and_meanwhile() -> None:
     """Others import it at the same time."""
     code = """
