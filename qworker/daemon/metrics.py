@@ -22,6 +22,11 @@ class ReaperMetrics:
         self._errors = Counter(
             "qworker_reaper_tick_errors_total", "Passes that failed.", registry=registry
         )
+        self._queue_errors = Counter(
+            "qworker_reaper_queue_errors_total",
+            "Calls that failed for some queues alone: their node is away, or refuses the user.",
+            registry=registry,
+        )
         self._last = Gauge(
             "qworker_reaper_last_tick_timestamp_seconds",
             "When the last pass that did not fail ended.",
@@ -61,6 +66,7 @@ class ReaperMetrics:
         self._last.set_to_current_time()
         self._seconds.observe(tick.elapsed_s)
         self._broken.set(len(tick.broken))
+        self._queue_errors.inc(tick.errors)
         for (queue, task), slots in tick.fired.items():
             self._fired.labels(queue, task).inc(slots)
 

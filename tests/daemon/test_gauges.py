@@ -371,6 +371,7 @@ def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) 
     metrics = ReaperMetrics(registry)
     tick = Tick(queues=1, now_ms=NOW, elapsed_s=0.004)
     tick.broken.update(("x", "y"))
+    tick.errors = 3
     tick.fire("a", "sweep")
     tick.fire("a", "sweep")
     metrics.passed(tick)
@@ -382,6 +383,7 @@ def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) 
     figures = scrape()
     assert figures["qworker_reaper_ticks_total"] == 1
     assert figures["qworker_reaper_tick_errors_total"] == 1
+    assert figures["qworker_reaper_queue_errors_total"] == 3
     assert figures["qworker_reaper_last_tick_timestamp_seconds"] > 1e9
     assert figures["qworker_reaper_broken_queues"] == 2
     assert figures['qworker_reaper_tick_seconds_bucket{le="0.005"}'] == 1
@@ -431,6 +433,7 @@ PUBLISHED = {
     "qworker_journal_unread_ratio": ("gauge", QUEUE),
     "qworker_reaper_ticks": ("counter", set()),
     "qworker_reaper_tick_errors": ("counter", set()),
+    "qworker_reaper_queue_errors": ("counter", set()),
     "qworker_reaper_last_tick_timestamp_seconds": ("gauge", set()),
     "qworker_reaper_tick_seconds": ("histogram", set()),
     "qworker_reaper_broken_queues": ("gauge", set()),
