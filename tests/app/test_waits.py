@@ -16,6 +16,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue import Queue
 from qworker.client.results import feed, searching, wait
 from qworker.testing import drain
+from qworker.wire.shards import WHOLE
 from tests.timing import DEADLINE_S
 
 
@@ -120,6 +121,37 @@ def test_a_handle_from_an_id_soon_tells_that_a_result_has_expired(
     with pytest.raises(ResultUnknownError):
         one.handle(sent.id).result("1s")
     assert brief == [True, False]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_is_in_a_new_shard_is_not_unknown(
+    app: QWorker, store_url: str, is_async: bool
+) -> None:
+    """Another client has divided the queue since this one read its shards: messages are there, and then results."""
+    other = QWorker(app.namespace, url=store_url)
+    one, _ = tasks(other)
+
+    async def results(handles: list[Handle[Any]]) -> list[Any]:
+        by_id = [app.handle("first", handle.id) for handle in handles]
+        if not is_async:
+            return [ended(lambda waited=waited: waited.result("50ms")) for waited in by_id]
+        waits = (waited.aresult("50ms") for waited in by_id)
+        return await asyncio.gather(*waits, return_exceptions=True)
+
+    async def scenario() -> None:
+        queue = app.aqueue("first") if is_async else app.queue("first")
+        other.queue("first").divide(2, wait=0)
+        handles = [one.start(number) for number in range(4)]
+        queue.ref.learn(WHOLE)
+        assert {type(error) for error in await results(handles)} == {ResultTimeoutError}
+        drain(other)
+        queue.ref.learn(WHOLE)
+        assert await results(handles) == [0, 1, 2, 3]
+        if is_async:
+            await app.aqueue("first").client.close()
+
+    asyncio.run(scenario())
+    other.close()
 
 
 def by_results(handles: Handles[Any]) -> list[Any]:

@@ -76,6 +76,8 @@ def is_gone(
     end = ChainEnd.of(queue, message_id)
     most, walks = (_BRIEFLY, 1) if brief else (_SEARCHED, _WALKS)
     try:
+        # Another client may have divided the queue since its shards were read: up to a minute ago.
+        yield from queue.every_shard(refresh=True)
         if end is not None and (brief or not (yield from _is_over(end, queues))):
             return False
         before = yield from _counters(queue, most)
