@@ -50,7 +50,7 @@ def cancel_calls(queue: QueueRef, group_id: str) -> Plan[CancelledCalls | None]:
     is left is cancelled; one whose callback was sent is left alone. O(n) of the queues in which its calls may be.
     """
     check_message_id(group_id)
-    for shard in (yield from queue.every_shard()):
+    for shard in (yield from queue.every_shard(refresh=True)):
         join = shard.keys.join(group_id)
         words: list[bytes | None] = yield raw("HMGET", join, "@size", "@over", "@then", decode=list)
         size, over, then = words

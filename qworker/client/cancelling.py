@@ -30,6 +30,8 @@ def cancel(
     the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes waiting messages even
     then.
     """
+    # In a shard that it does not know yet, the message would get no tombstone, and run.
+    yield from queue.every_shard(refresh=True)
     group = yield from call_group(queue, message_id)
     if group is not None and group.is_open:
         answer = yield from cancel_open_group(queue, message_id)

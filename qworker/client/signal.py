@@ -87,6 +87,8 @@ def _give_unrecorded(
     queue: QueueRef, message_id: str, field: str, given: bytes
 ) -> Plan[bytes | None]:
     """Search for the message of a run to give it a signal; returns the one that counts, None if there is no run."""
+    # Its shard may be a new one.
+    yield from queue.every_shard(refresh=True)
     before = yield from _went_back(queue)
     for _ in range(_WALKS):
         for shard in (yield from queue.every_shard()):

@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from qworker import QueueAttributes, QWorker
+from qworker import QueueAttributes, QWorker, SyncRun
+from qworker.client.cancel import Cancellation
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.inspect.pages import END
 from qworker.client.message import Receipt, Stored
@@ -21,7 +22,8 @@ from qworker.errors import (
     ShardDrainingError,
     StaleReceiptError,
 )
-from qworker.wire.shards import UNMARKED, ReshardMark, Shards
+from qworker.testing import drain
+from qworker.wire.shards import UNMARKED, WHOLE, ReshardMark, Shards
 from tests.consumer.driving import redis_of
 
 
@@ -116,6 +118,40 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
     queue.cancel(two)
     assert queue.receive(5) == []
     assert queue.details("nowhere") is None
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_message_is_cancelled_in_a_shard_that_the_client_does_not_know(
+    queue: Queue, runs: bool
+) -> None:
+    """Another client has divided the queue since this one read its shards."""
+    shard = shards_of(queue)[2]
+    message_id = shard.send({"n": 1})
+    (message,) = shard.receive(1) if runs else (None,)
+    queue.ref.learn(WHOLE)
+    state = Cancellation.CANCELLING if runs else Cancellation.CANCELLED
+    assert queue.cancel(message_id) is state
+    if message is not None:
+        shard.release(message)
+    assert shard.receive(1) == []
+
+
+def test_a_signal_reaches_a_run_in_a_shard_that_the_client_does_not_know(app: QWorker) -> None:
+    """Whether or not the run has recorded anything."""
+
+    @app.workflow(queue="orders")
+    def order(run: SyncRun) -> int:
+        return run.wait(int, name="paid")
+
+    app.queue("orders").divide(2, wait=0)
+    handles = [order.start() for _ in range(2)]
+    drain(app, include_delayed=False)
+    handles += [order.start() for _ in range(2)]
+    for handle in handles:
+        app.queue("orders").ref.learn(WHOLE)
+        handle.signal(7, name="paid")
+    drain(app)
+    assert [handle.result(0) for handle in handles] == [7] * 4
 
 
 def test_a_dead_letter_is_deleted_by_the_id_of_its_message(queue: Queue) -> None:
