@@ -167,6 +167,60 @@ def test_no_step_begins_after_a_failure(app: QWorker) -> None:
     assert charges.made == [1, 2]
 
 
+def test_a_run_that_returns_waits_for_its_steps(app: QWorker) -> None:
+    """Of one that ran on behind it nothing would be recorded, and a worker that stops would cut it off."""
+    charges = Charges()
+    tasks: list[asyncio.Task[int]] = []
+
+    @app.workflow
+    async def order(run: Run) -> str:
+        async def both() -> int:
+            await run.step("first", charges.charge, 1)
+            return await run.step("second", charges.charge, 2)
+
+        tasks.append(asyncio.create_task(both()))
+        await asyncio.sleep(0.01)
+        return "done"
+
+    handle = order.start()
+    drain(app)
+    assert handle.result(0) == "done"
+    assert charges.made == [1]
+    recorded = app.queue("default").run_steps(handle.id)
+    assert recorded is not None
+    assert [step.name for step in recorded] == ["first"]
+
+
+def test_a_run_that_returns_gives_up_steps_that_do_not_end(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch, logs: list[dict[str, object]]
+) -> None:
+    """After the time that a run has at a sleep or a failure: it ends nevertheless, and so does the step."""
+    monkeypatch.setattr("qworker.app.runs.open_steps._END_S", 0.05)
+    cancelled: list[str] = []
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.append("hang")
+            raise
+
+    tasks: list[asyncio.Task[None]] = []
+
+    @app.workflow
+    async def order(run: Run) -> str:
+        tasks.append(asyncio.create_task(run.step(hang)))
+        await asyncio.sleep(0)
+        return "done"
+
+    handle = order.start()
+    drain(app)
+    assert handle.result(0) == "done"
+    assert cancelled == ["hang"]
+    given_up = [line for line in logs if line["event"] == "step_given_up"]
+    assert [(line["run"], line["step"]) for line in given_up] == [(handle.id, "hang")]
+
+
 def test_a_step_that_is_read_late_does_not_begin(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,10 @@ class Workflow(Task[P, R]):
                 called: Any = function(run, *args, **kwargs)
                 try:
                     result = _unless_parked(steps, await called)
+                    # Steps that it has left in tasks of their own belong to the run, which has its lease until now.
+                    steps.close()
+                    await steps.open.end()
+                    steps.open.leave()
                 except BaseException as error:
                     steps.close()
                     try:
