@@ -30,8 +30,7 @@ def cancel(
     the queue to find it. A server out of memory refuses it (`OutOfMemoryError`); `delete` removes waiting messages even
     then.
     """
-    # In a shard that it does not know yet, the message would get no tombstone, and run.
-    yield from queue.every_shard(refresh=True)
+    # Without a group of this id, the shards have just been read again: a message in a new one gets its tombstone.
     group = yield from call_group(queue, message_id)
     if group is not None and group.is_open:
         answer = yield from cancel_open_group(queue, message_id)

@@ -122,24 +122,27 @@ def everywhere(
 def until_found(operation: Operation[P, T | None]) -> Operation[P, T | None]:
     """Run an operation in one shard after the other, until one has a result.
 
-    Without any, raises the error of a shard that could not be asked.
+    What is in none of them may be in a new one, which another client has made since the shards were read: they are read
+    again. Raises the error of a shard that could not be asked if the known ones have no result.
     """
 
     @wraps(operation)
     def run(queue: QueueRef, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T | None]:
-        failed = None
-        for shard in (yield from queue.every_shard()):
-            try:
-                result = yield from operation(shard, *args, **kwargs)
-            except QworkerError as error:
-                if not of_one_shard(error):
-                    raise
-                failed = failed or error
-            else:
-                if result is not None:
-                    return result
-        if failed is not None:
-            raise failed
+        failed, shards, asked = None, (yield from queue.every_shard()), 0
+        while asked < len(shards):
+            for shard in shards[asked:]:
+                try:
+                    result = yield from operation(shard, *args, **kwargs)
+                except QworkerError as error:
+                    if not of_one_shard(error):
+                        raise
+                    failed = failed or error
+                else:
+                    if result is not None:
+                        return result
+            if failed is not None:
+                raise failed
+            asked, shards = len(shards), (yield from queue.every_shard(refresh=True))
         return None
 
     return run

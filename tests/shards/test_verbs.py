@@ -120,6 +120,18 @@ def test_a_message_is_found_wherever_it_is(queue: Queue) -> None:
     assert queue.details("nowhere") is None
 
 
+@pytest.mark.parametrize("verb", ["show", "details", "delete"])
+def test_a_message_is_found_in_a_shard_that_the_client_does_not_know(
+    queue: Queue, verb: str
+) -> None:
+    """Another client has divided the queue since this one read its shards; what is nowhere is not found."""
+    message_id = shards_of(queue)[2].send({"n": 1})
+    queue.ref.learn(WHOLE)
+    assert getattr(queue, verb)("nowhere") is None
+    queue.ref.learn(WHOLE)
+    assert getattr(queue, verb)(message_id) is not None
+
+
 @pytest.mark.parametrize("runs", [False, True])
 def test_a_message_is_cancelled_in_a_shard_that_the_client_does_not_know(
     queue: Queue, runs: bool

@@ -76,8 +76,6 @@ def is_gone(
     end = ChainEnd.of(queue, message_id)
     most, walks = (_BRIEFLY, 1) if brief else (_SEARCHED, _WALKS)
     try:
-        # Another client may have divided the queue since its shards were read: up to a minute ago.
-        yield from queue.every_shard(refresh=True)
         if end is not None and (brief or not (yield from _is_over(end, queues))):
             return False
         before = yield from _counters(queue, most)
@@ -130,6 +128,7 @@ def _counters(queue: QueueRef, most: int) -> Plan[list[dict[str, int]] | None]:
 
 
 def _is_there(queue: QueueRef, message_id: str) -> Plan[bool]:
+    # Without a group of this id, the shards have just been read again.
     group = yield from call_group(queue, message_id)
     if group is not None and group.is_open:
         return True
