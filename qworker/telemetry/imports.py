@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from threading import get_ident
 from types import ModuleType
@@ -34,17 +33,17 @@ def left_out(name: str) -> Iterator[None]:
 
 
 class Late:
-    """Stands for a name of a module, which is imported when the name is called or an attribute of it is read."""
+    """Stands for what `load` returns, which is called when it is called itself or an attribute of it is read."""
 
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self._load = load
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what it stands for."""
-        return getattr(import_module(self._module), self._name)(*args, **kwargs)
+        return self._load()(*args, **kwargs)
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(getattr(import_module(self._module), self._name), attribute)
+        return getattr(self._load(), attribute)
 
 
 class _Absence:

@@ -44,11 +44,23 @@ def import_structlog() -> None:
             from structlog import dev
         names = vars(dev)
         if names.get("rich", dev) is None:
-            names["Console"] = Late("rich.console", "Console")
-            names["Traceback"] = Late("rich.traceback", "Traceback")
+            names["Console"] = Late(_console)
+            names["Traceback"] = Late(_traceback)
             names["rich_traceback"] = dev.RichTracebackFormatter()
             if "rich_monochrome_traceback" in names:
                 names["rich_monochrome_traceback"] = dev.RichTracebackFormatter(color_system=None)
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    return Console
+
+
+def _traceback() -> Any:
+    from rich.traceback import Traceback
+
+    return Traceback
 
 
 def logger(name: str) -> Logger:
