@@ -16,6 +16,7 @@ from qworker.config.fields import kinds_of, unknown_option
 from qworker.engine import groups as commands
 from qworker.engine.command import Command
 from qworker.engine.groups import GroupState
+from qworker.engine.raw import server_time
 from qworker.errors import InvalidOptionError
 from qworker.formats import span
 from qworker.wire.groups import is_limit
@@ -105,8 +106,9 @@ def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
     _check(name)
     written: dict[str, str] = yield commands.limits(queue.keys)
     if share_version(written.get(name, "")):
-        shards = yield from queue.every_shard(refresh=True)
-        yield from sharing.leave(queue.namespace, name, queue.keys.name, [s.keys for s in shards])
+        left_ms: int = yield server_time()
+        yield from sharing.leave(queue.namespace, name, queue.keys.name)
+        yield from sharing.take_away(queue, name, left_ms)
     else:
         yield from _write(queue, name, "")
     return name in written
@@ -221,12 +223,25 @@ def _size(group: GroupState) -> tuple[int, str]:
 
 
 def _write(queue: QueueRef, name: str, words: str) -> Plan[None]:
-    """Write limits to every shard, and to those that the queue has got meanwhile, with the limits of before."""
+    """Write limits to every shard, the first one first, and to those that the queue has got meanwhile.
+
+    If another client changes them at the same time, its writes may have passed ours in any shard: the last to have
+    written the first shard wins, and both write to the other shards what that one has, until it stays the same.
+    """
     written = 0
-    while new := (yield from queue.every_shard(refresh=True))[written:]:
-        for shard in new:
+    while True:
+        shards = yield from queue.every_shard(refresh=True)
+        for shard in shards[written:]:
             yield from write_limit(shard.keys, name, words)
-        written += len(new)
+        if len(shards) > written:
+            written = len(shards)
+            continue
+        if written == 1:
+            return
+        has: str = (yield commands.limits(queue.keys)).get(name, "")
+        if has == words or share_version(has):
+            return
+        words, written = has, 1
 
 
 def _check(name: str) -> None:

@@ -88,7 +88,7 @@ def remove(queue: QueueRef) -> Plan[None]:
     with suppress(ServerError, BrokenQueueError):  # Their node may be another one.
         for name, one in (yield from declared(queue.namespace)).items():
             if queue.keys.name in one.queues:
-                yield from leave(queue.namespace, name, queue.keys.name, [])
+                yield from leave(queue.namespace, name, queue.keys.name)
     shards = [queue.shard_of(number) for number in range(1, MAX_SHARDS)]
     there: list[Shards | None] = yield present([shard.keys for shard in shards])
     for shard, is_there in reversed([*zip(shards, there, strict=True)]):

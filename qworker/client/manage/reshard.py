@@ -21,7 +21,7 @@ from qworker.client.manage.shard_upkeep import (
     holds_messages,
     stored_shards,
 )
-from qworker.client.manage.shared_limits import give_shares, zero_share
+from qworker.client.manage.shared_limits import ZERO_VERSION, give_shares, zero_share
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
@@ -38,6 +38,7 @@ from qworker.engine.shards import (
     mark,
     read_shards,
 )
+from qworker.engine.shares import TAKEN_AWAY, share
 from qworker.errors import InvalidOptionError, ShardsChangedError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import MAX_SHARDS
@@ -132,9 +133,13 @@ def _write_limits(keys: QueueKeys, limits: Mapping[str, str]) -> Plan[None]:
     has: dict[str, str] = yield stored_limits(keys)
     for name in sorted(limits.keys() | has.keys()):
         words, old = limits.get(name, ""), has.get(name, "")
+        if share_version(old) == ZERO_VERSION and not share_version(words):
+            # The queue has left the limit since this share was given here.
+            yield share(keys, [(name, ZERO_VERSION + 1, TAKEN_AWAY)])
+            old = ""
         if share_version(words) and not share_version(old):
             # Its share comes with the next pass over the limits of the namespace.
-            yield from give_shares(keys, [(name, 1, zero_share())])
+            yield from give_shares(keys, [(name, ZERO_VERSION, zero_share())])
         elif words != old and not share_version(words) and not share_version(old):
             yield from write_limit(keys, name, words)
 

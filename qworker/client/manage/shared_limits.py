@@ -15,6 +15,7 @@ from qworker.wire.numbers import whole
 
 __all__ = [
     "NO_LIMIT",
+    "ZERO_VERSION",
     "SharedLimit",
     "declared",
     "give_shares",
@@ -25,6 +26,8 @@ __all__ = [
 
 #: Slots of a share without a limit, as they are stored.
 NO_LIMIT: Final = 10**12
+#: The version of a share that lets nothing start, below those of all passes.
+ZERO_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +99,4 @@ def share_words(limit: Limit, slots: int | None, part: int, version: int) -> str
 
 def zero_share() -> str:
     """Write a share that lets nothing start, for a shard that has none yet."""
-    return "c=0 s=1"
+    return f"c=0 s={ZERO_VERSION}"

@@ -9,6 +9,7 @@ from qworker.client.manage.balancing import REST_MS, Balancer
 from qworker.client.manage.limit import Limit
 from qworker.client.manage.shared_limits import declared, words_of
 from qworker.client.plan import Plan
+from qworker.client.queue_ref import QueueRef
 from qworker.engine import shares as commands
 from qworker.engine.command import Brief, Pause
 from qworker.engine.index import announce
@@ -19,7 +20,7 @@ from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.shards import Shards
 
-__all__ = ["change", "leave"]
+__all__ = ["change", "leave", "take_away"]
 
 #: Passes that a change waits for until its shares are written, at most.
 _PASSES: Final = 3
@@ -57,26 +58,32 @@ def change(namespace: str, name: str, limit: Limit, queues: Sequence[str]) -> Pl
         yield Pause(1.2 * REST_MS / 1000)
 
 
-def leave(
-    namespace: str, name: str, queue: str, shards: Sequence[QueueKeys]
-) -> Plan[tuple[str, ...]]:
-    """Take a queue out of a limit; without a queue there is no limit. Returns the queues that it is still over."""
+def leave(namespace: str, name: str, queue: str) -> Plan[tuple[str, ...]]:
+    """Take a queue out of a limit; without a queue there is no limit. Returns the queues that it is still over.
+
+    Its shards keep their shares: see `take_away`.
+    """
     one = (yield from declared(namespace)).get(name)
-    rest = tuple(each for each in one.queues if each != queue) if one else ()
+    if one is None:
+        return ()
+    rest = tuple(each for each in one.queues if each != queue)
     now_ms: int = yield server_time()
-    if one is not None:
-        gone = [
-            f"{name}\n{shard}"
-            for shard in one.shares
-            if not rest or shard.partition("/")[0] == queue
-        ]
-        if rest:
-            yield commands.declare(namespace, name, words_of(one.limit, rest, now_ms))
-        yield commands.forget(namespace, [*([] if rest else [name]), *gone])
-    for attempt in range(2 if one and shards else 1):
-        if attempt:
-            # A pass that read the limit before may write a share once more.
-            yield Pause(0.3)
-        for keys in shards:
-            yield commands.share(keys, [(name, now_ms + 3_600_000, TAKEN_AWAY)])
+    gone = [
+        f"{name}\n{shard}" for shard in one.shares if not rest or shard.partition("/")[0] == queue
+    ]
+    if rest:
+        yield commands.declare(namespace, name, words_of(one.limit, rest, now_ms))
+    yield commands.forget(namespace, [*([] if rest else [name]), *gone])
     return rest
+
+
+def take_away(queue: QueueRef, name: str, left_ms: int) -> Plan[None]:
+    """Take its shares away from all shards of a queue that has left a limit at `left_ms`.
+
+    Twice, because a pass that read the limit before may write a share once more, and the queue may get shards.
+    """
+    for attempt in range(2):
+        if attempt:
+            yield Pause(0.3)
+        for shard in (yield from queue.every_shard(refresh=True)):
+            yield commands.share(shard.keys, [(name, left_ms + 3_600_000, TAKEN_AWAY)])

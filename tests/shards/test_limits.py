@@ -1,0 +1,109 @@
+"""Limits that several clients change at once, beside divisions too, are the same in all shards in the end."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from qworker import QWorker
+from qworker.client.manage.limits import remove_limit, set_limit
+from qworker.client.manage.reshard import divide
+from qworker.client.queue import Queue
+from qworker.engine import shards as commands
+from qworker.engine.groups import limits
+from qworker.errors import ShardsChangedError
+from qworker.fsck.shares import check_shares
+from tests.shards.test_divisions import steps
+
+
+def known_anew(queue: Queue) -> Queue:
+    """The queue as another client sees it."""
+    return Queue(queue.client, queue.ref.namespace, queue.keys.name)
+
+
+def of_shards(queue: Queue) -> list[dict[str, str]]:
+    """The limits of each shard."""
+    kept = queue.client.execute(commands.read_shards(queue.keys)).kept
+    shards = [queue.ref.shard_of(number) for number in range(kept)]
+    return [queue.client.execute(limits(shard.keys)) for shard in shards]
+
+
+def changes(queue: Queue, chance: random.Random) -> Generator[Any, Any, None]:
+    """One to four changes of two limits."""
+    for _ in range(chance.randint(1, 4)):
+        name = chance.choice(["acme/*", "b"])
+        if chance.random() < 0.5:
+            yield from set_limit(queue.ref, name, concurrency=chance.randint(1, 3))
+        else:
+            yield from remove_limit(queue.ref, name)
+
+
+def interleaved(chance: random.Random, plans: list[Generator[Any, None, Any]]) -> None:
+    """Make the steps of several plans in a random order."""
+    while plans:
+        plan = chance.choice(plans)
+        try:
+            next(plan)
+        except (StopIteration, ShardsChangedError):  # The later of two divisions wins.
+            plans.remove(plan)
+
+
+def test_the_last_of_two_clients_that_set_a_limit_sets_it_in_all_shards(app: QWorker) -> None:
+    """Wherever the first one is halfway: its later writes do not stay behind in some shards."""
+    for stop in itertools.count():
+        queue = app.queue(f"orders{stop}")
+        queue.divide(2, wait=0)
+        met = False
+        plan = set_limit(known_anew(queue).ref, "b", concurrency=1)
+        for at, _ in enumerate(steps(app.client, plan)):
+            if at == stop:
+                met = True
+                queue.set_limit("b", concurrency=2)
+        if not met:
+            break
+        assert of_shards(queue) in ([{"b": "c=1"}] * 2, [{"b": "c=2"}] * 2), stop
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards(
+    app: QWorker, seed: int
+) -> None:
+    """In any order of their steps."""
+    chance = random.Random(seed)
+    queue = app.queue("orders")
+    queue.set_limit("b", concurrency=1)
+    queue.divide(chance.randint(1, 3), wait=0)
+    plans = [changes(known_anew(queue), chance) for _ in range(2)]
+    plans += [divide(known_anew(queue).ref, chance.randint(1, 3), wait=0) for _ in range(seed % 3)]
+    interleaved(chance, [steps(app.client, plan) for plan in plans])
+    first, *others = of_shards(queue)
+    assert others == [first] * len(others)
+
+
+@pytest.mark.parametrize("first", ["the division", "the leave"])
+def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
+    app: QWorker, first: str
+) -> None:
+    """Else its groups would never run there, and the limit could neither be set nor removed."""
+    other = app.queue("other")
+    other.create()
+    for stop in itertools.count():
+        queue = app.queue(f"orders{stop}")
+        queue.create()
+        queue.set_limit("s/", with_queues=["other"], concurrency=4)
+        plans = [divide(known_anew(queue).ref, 2, wait=0), remove_limit(queue.ref, "s/")]
+        running, meanwhile = plans if first == "the division" else reversed(plans)
+        met = False
+        for at, _ in enumerate(steps(app.client, running)):
+            if at == stop:
+                met = True
+                for _ in steps(app.client, meanwhile):
+                    pass
+        if not met:
+            break
+        assert of_shards(queue) == [{}, {}], stop
+        assert not [*check_shares(app.client, app.namespace, ["other"], repair=False)]
