@@ -8,11 +8,12 @@ import pytest
 
 from qworker.engine.raw import raw
 from qworker.engine.settle import Outcomes, settle
+from qworker.errors import InvalidOptionError
 from tests.cli.conftest import table
 
 
 def test_limits_are_set_listed_and_removed(run, shop):
-    """Those that are not named stay; 0 removes one."""
+    """Those that are not named stay; `none` removes one."""
     shop.queue("crm").create()
     assert "crm has no limits" in run("limit", "ls", "crm").err
     run("limit", "set", "crm", "crm/", "--rate", "100/s", "--burst", "5")
@@ -24,7 +25,7 @@ def test_limits_are_set_listed_and_removed(run, shop):
         none | {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/s", "BURST": "5", "WEIGHT": "-"},
         none | {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-", "WEIGHT": "0.5"},
     ]
-    run("limit", "set", "crm", "crm/*", "--concurrency", "0")
+    run("limit", "set", "crm", "crm/*", "--concurrency", "none")
     (_, each) = run("limit", "ls", "crm", "--json").json["limits"]
     assert (each["concurrency"], each["weight"]) == (None, 0.5)
     assert run("limit", "rm", "crm", "crm/*").out.strip() == "crm/* of crm: no limits"
@@ -132,7 +133,11 @@ def test_a_limit_that_there_is_not_is_not_shown(run, shop):
         (["a/b/c", "--concurrency", "1"], "cannot have limits"),
         (["a", "--rate", "many"], "is not a rate"),
         (["a", "--weight", "1000"], "from 0.01 to 100"),
-        (["a", "--concurrency", "-1"], "concurrency"),
+        (["a", "--weight", "nan"], "weight: 'nan' is not a number"),
+        (["a", "--weight", "0"], "weight: 0.0 is out of range"),
+        (["a", "--concurrency", "-1"], "concurrency: -1 is out of range"),
+        (["a", "--concurrency", "x"], "concurrency: 'x' is not an integer"),
+        (["a", "--burst", "0"], "burst: 0 is out of range"),
         (["a", "--burst", "3"], "is set without rate"),
         (["a"], "none is given"),
     ],
@@ -143,6 +148,27 @@ def test_a_wrong_limit_is_refused(run, shop, words, says):
     ran = run("limit", "set", "crm", *words)
     assert ran.code == 2
     assert says in ran.err
+
+
+@pytest.mark.bad_input("command line: a limit of 0")
+@pytest.mark.parametrize(
+    ("option", "meaning", "direction"),
+    [("concurrency", "run", "--out"), ("rate", "start", "--out"), ("max_waiting", "wait", "--in")],
+)
+def test_a_limit_of_0_is_refused(run, shop, option, meaning, direction):
+    """It could remove the limit or stop the queue: the error says how to do either."""
+    queue = shop.queue("crm")
+    queue.set_limit("a", concurrency=5, rate="9/s", max_waiting=7)
+    before = queue.limits()
+    error = (
+        f"{option}: 0 could mean no limit, or that nothing may {meaning}; write none (None in Python) for no limit, "
+        f"or use qworker queue pause QUEUE {direction}"
+    )
+    ran = run("limit", "set", "crm", "a", f"--{option.replace('_', '-')}", "0")
+    assert (ran.code, ran.err.strip()) == (2, f"error: {error}")
+    with pytest.raises(InvalidOptionError, match=re.escape(error)):
+        queue.set_limit("a", **{option: 0})
+    assert queue.limits() == before
 
 
 def test_a_limit_over_several_queues(run, shop):

@@ -43,14 +43,14 @@ def other(shop: Shop) -> str:
 
 @pytest.mark.bad_input("dashboard: limits that make no sense")
 def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, shop: Shop) -> None:
-    """Empty fields stay, 0 removes one; a removal asks first."""
+    """Empty fields stay, `none` removes one; a removal asks first."""
     shop.send()
     form = {"name": "crm/*", "concurrency": "5", "rate": "100/s", "burst": "7"}
     form |= {"weight": "2.5", "max_waiting": ""}
     moved = browser.post(f"{PAGE}/set", form)
     assert moved.status_code == 303
     assert "crm/* 5 100/s 7 2.5 –" in text_of(browser, moved.headers["location"])
-    assert browser.post(f"{PAGE}/set", {"name": "crm/*", "rate": "0"}).status_code == 303
+    assert browser.post(f"{PAGE}/set", {"name": "crm/*", "rate": "none"}).status_code == 303
     assert shop.queue().limits()["crm/*"].words == "c=5 w=2.5"
     for wrong in (
         {"name": "crm/*"},
@@ -58,6 +58,7 @@ def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, sho
         {"name": "a/b/c", "concurrency": "1"},
         {"name": "a", "concurrency": "-1"},
         {"name": "a", "concurrency": "x"},
+        {"name": "crm/*", "concurrency": "0"},
         {"name": "a", "weight": "nan"},
         {"name": "a", "rate": "fast"},
         {"name": "a", "burst": "5"},

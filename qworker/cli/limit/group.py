@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -75,29 +75,24 @@ def list_all(session: Session, queue: str | None) -> Output:
 @click.argument("name")
 @click.option(
     "--concurrency",
-    type=int,
     metavar="N",
-    help="Messages that run at a time; 0 removes this limit.",
+    help="Messages that run at a time.",
 )
 @click.option(
     "--rate",
     metavar="RATE",
-    help="Messages that start per unit of time: 100/s, 5/10m; 0 removes this limit.",
+    help="Messages that start per unit of time: 100/s, 5/10m.",
 )
 @click.option(
     "--burst",
-    type=int,
     metavar="N",
     help="Messages that may start at once within the rate. [default: those of 100 ms]",
 )
-@click.option(
-    "--weight", type=float, metavar="N", help="Share of the turns, 0.01 to 100. [default: 1]"
-)
+@click.option("--weight", metavar="N", help="Share of the turns, 0.01 to 100. [default: 1]")
 @click.option(
     "--max-waiting",
-    type=int,
     metavar="N",
-    help="Maximum number of waiting messages of a group; more sends are refused. 0 removes this limit.",
+    help="Maximum number of waiting messages of a group; more sends are refused.",
 )
 @click.option(
     "--with",
@@ -110,18 +105,17 @@ def list_all(session: Session, queue: str | None) -> Output:
 @json_option
 @click.pass_obj
 def set_one(
-    session: Session, /, queue: str, name: str, with_queues: tuple[str, ...], **options: Any
+    session: Session, /, queue: str, name: str, with_queues: tuple[str, ...], **options: str | None
 ) -> Output:
     """Set limits of a queue, for messages that start from now on; other limits with this NAME stay.
 
-    A more specific name takes precedence over a general one, limit by limit. All workers apply them at once.
+    `none` in the place of a value removes that limit. A more specific name takes precedence over a general one, limit
+    by limit. All workers apply them at once.
     """
-    from qworker.client.manage.limits import check_limit, set_limit, shared_limits
+    from qworker.client.manage.limits import check_limit, read_value, set_limit, shared_limits
 
     given = {
-        option: None if value in (0, "0") else value
-        for option, value in options.items()
-        if value is not None
+        option: read_value(option, text) for option, text in options.items() if text is not None
     }
     check_limit(name, with_queues, **given)
     ref = session.queues.get(queue).ref

@@ -6,19 +6,26 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Self
+from typing import Annotated, Any, Final, Self
 
-from qworker.config.fields import Options
+from qworker.config.fields import Options, kinds_of, unknown_option
 from qworker.config.kinds import IntegerKind, Kind
 from qworker.durations import duration_ms, format_ms
 from qworker.errors import InvalidOptionError
 from qworker.wire.groups import ORDERED, parent_of
 
-__all__ = ["Limit", "limit_of", "share_version"]
+__all__ = ["Limit", "check_value", "limit_of", "read_value", "share_version"]
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([0-9.]*(?:ms|s|m|h|d))", re.ASCII)
+_WEIGHT: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _SHARE: Final = re.compile(r"\bs=([0-9]{1,16})\b", re.ASCII)
 _DAY_MS: Final = 86_400_000
+#: What a 0 could mean, beside that there is no limit, and the pause that does it.
+_ZERO: Final = {
+    "concurrency": ("nothing may run", "--out"),
+    "rate": ("nothing may start", "--out"),
+    "max_waiting": ("nothing may wait", "--in"),
+}
 _MOST: Final = 1_000_000
 
 
@@ -61,13 +68,14 @@ class WeightKind(Kind):
         return "it must be a number from 0.01 to 100"
 
     def _checked(self, value: object, field: str) -> float:
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not 0.01 <= value <= 100
-        ):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._refused(value, field, "is not a number")
+        if not 0.01 <= value <= 100:
             raise self._refused(value, field, "is out of range")
         return float(value)
+
+    def _parsed(self, text: str) -> object:
+        return float(text) if _WEIGHT.fullmatch(text) else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +187,29 @@ class Limit(Options):
             )
         except (InvalidOptionError, ValueError):
             return cls()
+
+
+def check_value(option: str, value: object) -> Any:
+    """Return the canonical value of one limit; None removes it. Raises `InvalidOptionError`."""
+    if option not in kinds_of(Limit):
+        raise unknown_option(ascii(option)[1:-1], option, kinds_of(Limit))
+    if option in _ZERO and not isinstance(value, bool) and value in (0, "0"):
+        meaning, direction = _ZERO[option]
+        raise InvalidOptionError(
+            option,
+            f"0 could mean no limit, or that {meaning}",
+            f"write none (None in Python) for no limit, or use qworker queue pause QUEUE {direction}",
+        )
+    return kinds_of(Limit)[option].check(value, option)
+
+
+def read_value(option: str, text: str) -> Any:
+    """Read one limit as people write it: `none` removes it. Raises `InvalidOptionError`."""
+    if text == "none":
+        return None
+    if text == "0" and option in _ZERO:
+        return check_value(option, text)
+    return kinds_of(Limit)[option].parse(text, option)
 
 
 def limit_of(known: Mapping[str, Limit], name: str) -> Limit:

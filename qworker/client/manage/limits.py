@@ -8,11 +8,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from qworker.client.manage import sharing
-from qworker.client.manage.limit import Limit, limit_of, share_version
+from qworker.client.manage.limit import (
+    Limit,
+    check_value,
+    limit_of,
+    read_value,
+    share_version,
+)
 from qworker.client.manage.shared_limits import SharedLimit, declared
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.config.fields import kinds_of, unknown_option
+from qworker.config.fields import kinds_of
 from qworker.engine import groups as commands
 from qworker.engine.command import Command
 from qworker.engine.groups import GroupState
@@ -32,6 +38,7 @@ __all__ = [
     "groups",
     "limit_of",
     "limits",
+    "read_value",
     "remove_limit",
     "set_limit",
     "shared_limits",
@@ -92,9 +99,7 @@ def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> 
             "limit", "none is given", "give at least one of concurrency, rate, weight, max_waiting"
         )
     for option, value in given.items():
-        if option not in kinds_of(Limit):
-            raise unknown_option(ascii(option)[1:-1], option, kinds_of(Limit))
-        kinds_of(Limit)[option].check(value, option)
+        check_value(option, value)
     return others
 
 

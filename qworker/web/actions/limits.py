@@ -5,23 +5,18 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import quote
 
-from qworker.client.manage.limits import remove_limit, set_limit
-from qworker.errors import InvalidOptionError
+from qworker.client.manage.limits import read_value, remove_limit, set_limit
 from qworker.web.access import OPERATE
 from qworker.web.actions.action import Action, Doing, Done
 
 __all__ = ["LIMIT_ACTIONS"]
 
-_LONGEST: Final = 20
-
 
 def _set(doing: Doing) -> Done:
     given: dict[str, Any] = {}
-    for field, read in (
-        ("concurrency", int), ("rate", str), ("burst", int), ("weight", float), ("max_waiting", int),
-    ):  # fmt: skip
+    for field in ("concurrency", "rate", "burst", "weight", "max_waiting"):
         if text := doing.form.get(field, "").strip():
-            given[field] = None if text == "0" else _number(field, text, read)
+            given[field] = read_value(field, text)
     ref = doing.namespace.queues.get(doing.queue).ref
     limit = doing.namespace.client.run(set_limit(ref, doing.form.get("name", "").strip(), **given))
     return _done(doing, limit.text)
@@ -31,17 +26,6 @@ def _remove(doing: Doing) -> Done:
     ref = doing.namespace.queues.get(doing.queue).ref
     removed = doing.namespace.client.run(remove_limit(ref, doing.form.get("name", "")))
     return _done(doing, "limits removed" if removed else "it had no limits")
-
-
-def _number(field: str, text: str, read: Any) -> Any:
-    try:
-        if not text.isascii() or len(text) > _LONGEST:
-            raise ValueError
-        return read(text)
-    except ValueError:
-        raise InvalidOptionError(
-            field, f"{ascii(text)[:40]} cannot be read", "write a number, or leave it empty"
-        ) from None
 
 
 def _done(doing: Doing, outcome: str) -> Done:
