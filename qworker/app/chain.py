@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from qworker.app.composition import Composed, ComposedThen, Start, first_steps, next_step
-from qworker.app.composition_checks import check_part
+from qworker.app.composition_checks import check_namespace, check_part
 from qworker.app.handle import Handle
 from qworker.app.sender import Call, Then
 from qworker.app.work import Following, Work
@@ -50,10 +50,7 @@ class Chain(Composed[R_co]):
             is_last = number > len(steps)
             if not isinstance(step, Call | Then):
                 assert isinstance(step, Composed | ComposedThen)
-                if step.app.namespace != self.app.namespace:
-                    raise InvalidOptionError(
-                        where, "is of another namespace", "take tasks of one app"
-                    )
+                check_namespace(where, step.app.namespace, self.app.namespace)
                 if not is_last:
                     step.last.check_keeps()
                 continue

@@ -25,6 +25,7 @@ __all__ = [
     "check_id",
     "check_limits",
     "check_members",
+    "check_namespace",
     "check_part",
 ]
 
@@ -51,8 +52,7 @@ def check_part(
     `first`: of a chain, which is sent at once; `member`: of a group, which can be a run and can have a group.
     """
     task, options = sender.task, sender.options_of_sends
-    if task.app.namespace != namespace:
-        raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
+    check_namespace(where, task.app.namespace, namespace)
     if task.task_options.batch is not None:
         raise InvalidOptionError(where, "takes batches", "take tasks of one message")
     if task.is_run and not member:
@@ -74,6 +74,16 @@ def check_part(
             raise InvalidOptionError(
                 where, f"has the option {name}", "leave it out of compositions"
             )
+
+
+def check_namespace(where: str, namespace: str, others: str) -> None:
+    """Raise `InvalidOptionError` for a part that would be sent into the namespace of the others, not its own."""
+    if namespace != others:
+        raise InvalidOptionError(
+            where,
+            f"is of the namespace {namespace!r}, the others are of {others!r}",
+            "take tasks of one app",
+        )
 
 
 def check_limits(
@@ -109,9 +119,9 @@ def check_members(members: Sequence[Any], namespace: str) -> int:
                 member=isinstance(member, Call),
             )
             member.sender.check_keeps()
-        elif member.app.namespace != namespace:
-            raise InvalidOptionError(where, "is of another namespace", "take tasks of one app")
-        elif member.last.task.result_type is None:
+            continue
+        check_namespace(where, member.app.namespace, namespace)
+        if member.last.task.result_type is None:
             member.last.check_keeps()
     return depth
 

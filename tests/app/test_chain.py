@@ -321,7 +321,11 @@ def test_bad_chains_are_refused_before_anything_is_sent(app: QWorker) -> None:
         (lambda: chain(call), InvalidOptionError, "chain has one step|chain: has one step"),
         (lambda: chain(plain.call(1), parse.then()), NoResultError, "keeps no results"),
         (lambda: chain(call, plain.then()).start(), NoResultError, "keeps no results"),
-        (lambda: chain(call, other.then()), InvalidOptionError, "another namespace"),
+        (
+            lambda: chain(call, other.then()),
+            InvalidOptionError,
+            f"step 2 of the chain, 'o': is of the namespace '{another.namespace}', the others are of '{app.namespace}'",
+        ),
         (lambda: chain(call, parse.options(unique="k").then()), InvalidOptionError, "unique"),
         (lambda: chain(call, parse.options(maxlen=3).then()), InvalidOptionError, "maxlen"),
         (lambda: parse.then("x"), ArgumentsError, r"parse\(factor\)"),

@@ -135,6 +135,38 @@ def test_failures_of_many_stand_in_their_places(app: QWorker) -> None:
         handles.results(0)
 
 
+def test_handles_of_several_apps_wait_in_the_namespaces_of_each(
+    app: QWorker, store_url: str
+) -> None:
+    """Sync and async; a message of the other namespace that has not ended is named with its queue."""
+    other = QWorker(f"{app.namespace}-b", url=store_url)
+    started = []
+    for one in (app, other):
+
+        @one.task(queue="math", result="1h")
+        def double(number: int) -> int:
+            return 2 * number
+
+        started += [double.start(1), double.start(2)]
+        if one is app:
+            ran(app)
+    handles = Handles(started)
+    first, second, *waiting = handles.outcomes("100ms")
+    assert (first, second) == (2, 4)
+    assert all(isinstance(error, ResultTimeoutError) for error in waiting)
+    ran(other)
+    assert asyncio.run(aresults_of(handles)) == handles.results("1m") == [2, 4, 2, 4]
+    other.close()
+
+
+async def aresults_of(handles: Handles[int]) -> list[int]:
+    """Their results by `aresults`; the clients are closed after that."""
+    results = await handles.aresults("1m")
+    for handle in handles:
+        await handle._app.aqueue(handle.queue).client.close()
+    return results
+
+
 def test_the_timeout_is_that_of_all(app: QWorker) -> None:
     """What has ended is returned; the error of each other message names the whole timeout."""
 
