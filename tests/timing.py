@@ -72,7 +72,7 @@ class Watch:
         return max(whole_s - spared_s, _LEAST * whole_s)
 
     def end_s(self, process: subprocess.Popen[bytes]) -> float:
-        """Wait until a process has ended, and read the watch while the system still has its account."""
+        """Wait until a process of ours has ended, and read the watch while the system still has its account."""
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         return self.passed_s()
 

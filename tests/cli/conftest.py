@@ -14,6 +14,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,11 +203,14 @@ def process(shop: Shop, tmp_path: Path) -> Callable[..., Ran]:
 
     def run_process(*args: str, stdin: bytes = b"", **env: str) -> Ran:
         variables = {"QWORKER_URL": shop.url, "QWORKER_NAMESPACE": shop.namespace, **env}
+        environ = clean_environment(**variables)
+        if not stdin and can_fork() and fork_server().resembles(environ, environ):
+            return _run_forked(Order("qworker", list(args), str(tmp_path), environ))
         done = subprocess.run(
             [str(QWORKER), *args],
             input=stdin,
             capture_output=True,
-            env=clean_environment(**variables),
+            env=environ,
             cwd=tmp_path,
             timeout=60,
             check=False,
@@ -214,6 +218,21 @@ def process(shop: Shop, tmp_path: Path) -> Callable[..., Ran]:
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run_process
+
+
+def _run_forked(order: Order) -> Ran:
+    pipes = [os.pipe(), os.pipe()]
+    process = fork_server().start(order, *(writing for _, writing in pipes))
+    for _, writing in pipes:
+        os.close(writing)
+    with ThreadPoolExecutor(2) as pool:
+        out, err = pool.map(_read_whole, [reading for reading, _ in pipes])
+    return Ran(process.wait(60), out, err)
+
+
+def _read_whole(descriptor: int) -> str:
+    with os.fdopen(descriptor) as file:
+        return file.read()
 
 
 def table(lines: Sequence[str]) -> list[dict[str, str]]:

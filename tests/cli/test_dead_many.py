@@ -21,7 +21,7 @@ from tests.cli.conftest import QWORKER, Shop, clean_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-NUMBER = int(os.environ.get("QWORKER_DEAD_LETTERS", "20000"))
+NUMBER = int(os.environ.get("QWORKER_DEAD_LETTERS", "5000"))
 #: Of ten dead letters each: six match, and four differ from them in one thing.
 KINDS = [
     *[("send_email", "ConnectionError", "Traceback:\nConnectionError: Connection refused")] * 6,

@@ -41,6 +41,7 @@ _IMPORTED: Final = (
     "qworker.cli.main",
     "qworker.cli.run",
     "qworker.client.queue",
+    "qworker.service.daemon",
     "qworker.service.worker",
     "qworker.consumer.child.main",
     "qworker.consumer.supervisor.app_url",
@@ -91,10 +92,10 @@ def main() -> None:
         _run_order(*forked)
 
 
-def _serve(orders: socket.socket) -> tuple[Order, int, int] | None:
+def _serve(orders: socket.socket) -> tuple[Order, list[int], int] | None:
     """Fork a process for each order and tell its pid and its end. Returns in the forked ones, and after the last order.
 
-    A forked one gets its order, the descriptor of its log, and the one to close when it is set up.
+    A forked one gets its order, the descriptors for its output and its errors, and the one to close when it is set up.
     """
     with orders, selectors.DefaultSelector() as selector:
         selector.register(orders, selectors.EVENT_READ)
@@ -104,14 +105,15 @@ def _serve(orders: socket.socket) -> tuple[Order, int, int] | None:
                     selector.unregister(key.fileobj)
                     _tell_end(*key.data)
                     continue
-                words, descriptors, _, _ = socket.recv_fds(orders, 1 << 20, 2)
+                words, descriptors, _, _ = socket.recv_fds(orders, 1 << 20, 3)
                 if not words:
                     return None
-                news, log = descriptors
+                news, *streams = descriptors
                 pid, done = _fork()
                 if not pid:
-                    return msgspec.json.decode(words, type=Order), log, done
-                os.close(log)
+                    return msgspec.json.decode(words, type=Order), streams, done
+                for stream in streams:
+                    os.close(stream)
                 pidfd = os.pidfd_open(pid)
                 answer = socket.socket(fileno=news)
                 socket.send_fds(answer, [b"%d" % pid], [pidfd])
@@ -139,11 +141,11 @@ def _fork() -> tuple[int, int]:
     return pid, -1
 
 
-def _run_order(order: Order, log: int, done: int) -> None:
+def _run_order(order: Order, streams: Sequence[int], done: int) -> None:
     """Become what `python -m` with the order's module and arguments is."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for stream in (1, 2):
-        os.dup2(log, stream)
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream, number)
     if order.terminal:
         _take_terminal()
     _close_all_but({0, 1, 2, done})

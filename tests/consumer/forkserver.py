@@ -115,15 +115,17 @@ class ForkServer:
         same = {**self.environ, **paths}
         return _read_at_start(environ) == _read_at_start(same)
 
-    def start(self, order: Order, log: BinaryIO | int) -> WarmProcess:
-        """Fork a process that writes to `log`, a file or its descriptor.
+    def start(
+        self, order: Order, log: BinaryIO | int, errors: BinaryIO | int | None = None
+    ) -> WarmProcess:
+        """Fork a process that writes to `log`, a file or its descriptor, and its errors to `errors` if that is given.
 
         Returns once it is a process of its own, before it has done anything.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            descriptors = [theirs.fileno(), log if isinstance(log, int) else log.fileno()]
-            socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
+            streams = [_descriptor(log), _descriptor(log if errors is None else errors)]
+            socket.send_fds(self._orders, [msgspec.json.encode(order)], [theirs.fileno(), *streams])
         words, (pidfd, *_), _, _ = socket.recv_fds(ours, 32, 1)
         return WarmProcess([order.module, *order.arguments], int(words), pidfd, ours)
 
@@ -137,6 +139,10 @@ def fork_server() -> ForkServer:
 def can_fork() -> bool:
     """Whether workers may be forked here: on Linux, unless QWORKER_TEST_COLD is set."""
     return sys.platform == "linux" and not os.environ.get("QWORKER_TEST_COLD")
+
+
+def _descriptor(stream: BinaryIO | int) -> int:
+    return stream if isinstance(stream, int) else stream.fileno()
 
 
 def _read_at_start(environ: Mapping[str, str]) -> dict[str, str]:

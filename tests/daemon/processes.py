@@ -8,25 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
+from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, fork_server
 from tests.timing import DEADLINE_S
 
-_PROGRAM = """
-import sys
-from qworker.daemon.options import DaemonOptions
-from qworker.service.daemon import Daemon
-from qworker.telemetry.logs import configure_logs
-
-configure_logs("json", "info")
-url, namespace, port, durability, tick, queues = sys.argv[1:]
-options = DaemonOptions(
-    metrics_port=int(port), durability=durability, tick=tick, metrics_queues=int(queues)
-)
-sys.exit(Daemon(url, namespace, options).run())
-"""
+_PROGRAM: Final = "tests.daemon.program"
 
 
 class Systemd:
@@ -72,20 +61,22 @@ def daemon(
     durability: str = "off",
     tick: str = "1s",
     metrics_queues: int = 1000,
-    stderr: IO[bytes] | int = subprocess.DEVNULL,
+    stderr: IO[bytes] | None = None,
     environ: dict[str, str] | None = None,
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a daemon; it is killed at the end if it still runs."""
+    cold: bool = False,
+) -> Iterator[subprocess.Popen[bytes] | WarmProcess]:
+    """Run a daemon; it is killed at the end if it still runs. `cold`: it inherits from this process, as by exec."""
     environment = {**os.environ, **(environ or {})}
-    options = (port, durability, tick, metrics_queues)
+    words = [url, namespace, *map(str, (port, durability, tick, metrics_queues))]
     if systemd is not None:
         environment["NOTIFY_SOCKET"] = systemd.address
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, url, namespace, *map(str, options)],
-        stderr=stderr,
-        env=environment,
-        cwd=Path(__file__).parents[2],
-    )
+    process: subprocess.Popen[bytes] | WarmProcess
+    with nullcontext(stderr) if stderr else Path(os.devnull).open("wb") as log:
+        if can_fork() and not cold:
+            process = fork_server().start(Order(_PROGRAM, words, str(ROOT), environment), log)
+        else:
+            command = [sys.executable, "-m", _PROGRAM, *words]
+            process = subprocess.Popen(command, stderr=log, env=environment, cwd=ROOT)
     try:
         yield process
     finally:

@@ -1,7 +1,8 @@
 """Several reapers over the same queues: each message is moved once, by short scripts.
 
 How long a script takes is measured by the server's clock, which also runs while the server waits for a core. So what a
-script does is counted. QWORKER_RACE_P99=1 asks for the clock as well: 5 ms at the 99th percentile, at rest.
+script does is counted. QWORKER_RACE_P99=1 moves 100,000 messages and asks for the clock as well: 5 ms at the 99th
+percentile, at rest.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from tests import servers
 from tests.consumer.driving import until
 from tests.daemon.processes import Systemd, daemon
 
-MESSAGES = 100_000
 #: Commands that a script calls for its own sake, and messages that it reads at a time.
 COMMANDS, READ_AT_ONCE = 40, 32
 #: No script is to hold the server up for longer.
 LIMIT_MS = 5.0
 AT_REST = os.environ.get("QWORKER_RACE_P99") == "1"
+MESSAGES = 100_000 if AT_REST else 20_000
 
 
 def fill(client: Client, keys: QueueKeys, delay_ms: int) -> None:
@@ -50,7 +51,7 @@ def go_first(pid: int) -> None:
 
 
 @pytest.mark.slow
-def test_three_reapers_move_a_hundred_thousand_due_messages_once(tmp_path: Path) -> None:
+def test_three_reapers_move_many_due_messages_once(tmp_path: Path) -> None:
     """Two daemons and a reaper inside a worker race: no message is lost, none is doubled, no script is long."""
     keys = QueueKeys("n", "q")
     with closing(Systemd(str(tmp_path / "notify"))) as systemd, servers.start("valkey") as server:
@@ -74,6 +75,8 @@ def test_three_reapers_move_a_hundred_thousand_due_messages_once(tmp_path: Path)
             fill(client, keys, delay_ms=3000)
             redis.slowlog_reset()
             redis.config_resetstat()
+            # On a busy machine some were due before the last ones were sent, and were moved with those.
+            left = redis.zcard(keys.delayed)
             redis.hset(queues_key("n"), keys.queue, 1)
             until(lambda: not redis.zcard(keys.delayed), every_s=0.1)
             calls = {name: told["calls"] for name, told in redis.info("commandstats").items()}
@@ -91,7 +94,7 @@ def test_three_reapers_move_a_hundred_thousand_due_messages_once(tmp_path: Path)
     assert len({item.split()[1] for item in items}) == MESSAGES
     assert [*map(int, stats)] == [MESSAGES, MESSAGES]
     # Many small ones, the empty looks of those who came too late among them.
-    assert len(scripts) >= MESSAGES / PROMOTED_AT_ONCE
+    assert len(scripts) >= left / PROMOTED_AT_ONCE > 0
     in_scripts = sum(calls.values()) - calls["cmdstat_evalsha"]
     assert in_scripts < calls["cmdstat_evalsha"] * COMMANDS + MESSAGES / READ_AT_ONCE
     p99_ms = scripts[ceil(0.99 * len(scripts)) - 1]
