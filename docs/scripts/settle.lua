@@ -30,7 +30,7 @@ end
 -- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
 -- writes. Every other call takes the long way; nothing is written by then.
 
-local LEASE_ID = ':lease:([%w._-]+)$'
+local LEASE_ID = '}:lease:([%w._-]+)$'
 
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
 -- groups.
@@ -120,6 +120,9 @@ local function acks_by_index(at, leases)
     end
     return true
   end
+
+  -- Whether all of a lease is acked.
+  function acks.is_whole(l) return whole_ones[l] ~= nil end
 
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
   function acks.take(ids, stats)
@@ -253,7 +256,7 @@ local function ready(level_number)
 end
 
 local function lease_id(key)
-  return string.match(key, ':lease:([%w._-]+)$')
+  return string.match(key, '}:lease:([%w._-]+)$')
 end
 
 -- Priority levels in use, highest first. Level 0 is always one of them.
@@ -810,6 +813,86 @@ local function push_heads(key, items, order, later)
     redis.call('LPUSH', key, unpack(reversed))
   end
 end
+-- What is kept of groups, as it is stored: their records, and the virtual times of their queue. See lib/groups.lua.
+
+-- Its functions are made here, as a queue without groups needs none.
+local function group_records(states)
+  local MOST_RECENT = 4096 -- bytes
+  local it = {}
+
+  -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
+  function it.read_tags()
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    if found.err then return nil end
+    return {
+      queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+    }
+  end
+
+  function it.write_tags(tags)
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(tags, names)
+    local added = table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
+  end
+
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  -- A record as it is stored. `number`: -1 without waiting members.
+  function it.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
+  end
+
+  -- The values of a record as it is stored; nil without one.
+  function it.unpack(found)
+    if not found or string.byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
+  -- The messages of a new lease take a slot each, in their order, see lib/packed_slots.lua. `names`: their groups, false for
+  -- none, or with a \1 before one whose record does not count them. With a `mark` there are several, and none of their records
+  -- does.
+  function it.hold(slots, lease_id, names, mark)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+    end
+  end
+  return it
+end
 -- Groups: messages with flag g, which take turns. Made only where a call meets one.
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
@@ -827,7 +910,7 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which short ways ask for, and `journal`.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
 -- whose name begins with `=` is ordered: one at a time.
@@ -862,7 +945,7 @@ function groups()
   local base = string.sub(meta, 1, -5)
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
-  local it, records, tags = { opened = 0 }, {}, nil
+  local it, records, tags, stored = { opened = 0 }, {}, nil, group_records(states)
   local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
@@ -872,15 +955,9 @@ function groups()
     return string.find(name, '/', 1, true) and string.match(name, '^=?([^/]+/)[^/]') or nil
   end
 
-  -- Virtual times: of the queue, and of its messages without a group.
+  -- Virtual times, see lib/group_records.lua.
   function it.tags()
-    if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
-      tags = {
-        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
-      }
-    end
+    tags = tags or stored.read_tags()
     return tags
   end
 
@@ -890,23 +967,12 @@ function groups()
     tags.looking = nil
   end
 
-  function it.write_tags()
-    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
-    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- The values of a record as it is stored; nil without one.
-  function it.values_of(found)
-    if not found or byte(found) ~= 0x98 then return nil end
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
-    return number, first, last, busy, turn, tag, rate_ms, wait_ms
-  end
+  function it.write_tags() stored.write_tags(tags) end
 
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = stored.unpack(found)
     if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
     if number < 0 then number = nil end
     local one = {
@@ -995,7 +1061,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records, it.read = records, read
+  it.records, it.read, it.stored = records, read, stored
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -1003,7 +1069,7 @@ end
 end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later, records = it.states, it.later, it.records
+  local states, later, records, pack = it.states, it.later, it.records, it.stored.pack
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -1021,21 +1087,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     return sum
   end
-
-  -- Most numbers of a call repeat, and packing one costs more than finding it.
-  local packed = setmetatable({}, { __index = function(known, number)
-    local bytes = cmsgpack.pack(number)
-    if number == number then known[number] = bytes end
-    return bytes
-  end })
-
-  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
-    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
-    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
-      .. packed[turn] .. packed[tag] .. waits
-  end
-
-  it.pack = pack
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
@@ -1081,7 +1132,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     local function lower(field, name, found)
-      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.stored.unpack(found)
       local alone = number and number < 0 -- nothing waits
       busy = alone and (busy > freed[name] and busy - freed[name] or 0)
       local empty = alone and busy == 0 and turn == 0
@@ -1318,7 +1369,6 @@ end
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local MOST_RECENT = 4096 -- bytes
   local states, in_parts = it.states, it.in_parts
 
   -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
@@ -1339,30 +1389,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     return known.names[name]
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next. Of more than there is room for, those count that were the first in line.
-  function it.note_recent(names)
-    local tags, added = it.tags(), table.concat(names, '\n') .. '\n'
-    local function begin_note()
-      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
-      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
-      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
-    end
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 then begin_note() end
-    fill()
-    if added ~= '' then
-      begin_note()
-      fill()
-    end
-    tags.noted = true
   end
 
   local function seat_at(name, one, number)
@@ -1587,16 +1613,6 @@ function packed_slots.unmark(slots, flat, most)
     redis.call('HSET', slots, unpack(written, first, math.min(first + MAX_FIELDS - 1, #written)))
   end
   return names, numbers, most - left
-end
-
--- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
--- whose record does not count them. With a `mark` there are several, and none of their records does.
-function packed_slots.hold(slots, lease_id, names, mark)
-  if #names == 1 then
-    redis.call('HSET', slots, lease_id .. ':0', names[1])
-  else
-    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
-  end
 end
 
 -- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
@@ -2543,11 +2559,10 @@ end
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrlsbdktp'
-local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
-local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
-
 local function read_outcomes(at)
+  local KINDS = 'ncrlsbdktp'
+  local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
+  local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
   local leases = {}
   local number = whole(ARGV[at], 0, 64)
   if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end

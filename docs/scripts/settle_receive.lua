@@ -16,8 +16,8 @@
 --   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless
 --   resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left,
 --   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; with
---   'NOTED' in place of 'SHORT', the journal is 1; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}.
---   hint ms: see lib/receive.lua.
+--   'NOTED' in place of 'SHORT', the journal is 1, and with 'TURNS' the queue has groups;
+--   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 local MAX_MS = 9007199254740992 -- 2^53: the largest integer that a score keeps
 
@@ -169,6 +169,335 @@ local function write_entries(book, who)
   local done, degraded = pcall(write)
   return done and degraded or 1
 end
+-- What is kept of groups, as it is stored: their records, and the virtual times of their queue. See lib/groups.lua.
+
+-- Its functions are made here, as a queue without groups needs none.
+local function group_records(states)
+  local MOST_RECENT = 4096 -- bytes
+  local it = {}
+
+  -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
+  function it.read_tags()
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    if found.err then return nil end
+    return {
+      queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+    }
+  end
+
+  function it.write_tags(tags)
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(tags, names)
+    local added = table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
+  end
+
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  -- A record as it is stored. `number`: -1 without waiting members.
+  function it.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
+  end
+
+  -- The values of a record as it is stored; nil without one.
+  function it.unpack(found)
+    if not found or string.byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
+  -- The messages of a new lease take a slot each, in their order, see lib/packed_slots.lua. `names`: their groups, false for
+  -- none, or with a \1 before one whose record does not count them. With a `mark` there are several, and none of their records
+  -- does.
+  function it.hold(slots, lease_id, names, mark)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+    end
+  end
+  return it
+end
+-- What the usual receive from a queue with groups makes of their records, see lib/even_turns.lua.
+
+-- Fill `turn` from the records of those in line. Nil if one needs a closer look; raises an error if one is malformed. Most
+-- groups of a call differ by their numbers alone, and those that are new have one message: `lone` is what the record of
+-- such a one has after its number. `line`: names and the texts of their virtual times; nil if all have that of `score`.
+local function even_records(pack, turn, queue, count, records, score, line, any_ordered)
+  local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
+  local byte, sub = string.byte, string.sub -- globals are looked up at each use
+  local format, unpack_limit = string.format, cmsgpack.unpack_limit -- `..` of a number makes two texts
+  -- How many bytes of a record come before its first seat: its mark and its number, by the first byte of that.
+  local BEFORE = { [0xcc] = 3, [0xcd] = 4, [0xce] = 6 }
+
+  -- The number of a group if its record ends with `rest` and has nothing else; false otherwise.
+  local function number_before(rest, found)
+    local mark, number_mark, a, b, c, d = byte(found, 1, 6)
+    local before = BEFORE[number_mark]
+    if mark ~= 0x98 or sub(found, (before or 2) + 1) ~= rest then return false end
+    if before == 4 then return a * 256 + b end
+    if before == 6 then return ((a * 256 + b) * 256 + c) * 256 + d end
+    return before and a or number_mark < 0x80 and number_mark
+  end
+
+  local names, fields = turn.names, turn.fields
+  local seats, last_of, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}
+  local last_tag, last_name = tonumber(line and line[2 * count] or score), names[count]
+  local lefts, gones = 0, 0 -- their lengths, which `#` searches for
+  local is_counted, score_text, lone, lone_seat, next_seat, begun, waiting = false, nil, nil, nil, nil, nil, 0
+  local rest, old_first, old_last, old_busy, old_tag = nil, nil, nil, nil, nil
+  for i = 1, count do
+    local name, found = names[i], records[i]
+    if line then score = line[2 * i] end
+    local number = lone and score == score_text and number_before(lone, found)
+    if number then
+      local seat = lone_seat + number * SEATS
+      seats[i] = seat
+      if seat ~= next_seat then begun = i end
+      last_of[begun], next_seat = i, seat + SEATS
+      lefts, gones = lefts + 1, gones + 2
+      left[lefts], emptied[#emptied + 1] = name, name
+      gone[gones - 1], gone[gones] = format('#%d', number), fields[i]
+    else
+      local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
+      local mark, number_mark = byte(found, 1, 2)
+      if mark ~= 0x98 or number < 0 or first > last or turn_number ~= 0 or rate_ms ~= 0 or wait_ms ~= 0 then return nil end
+      local is_ordered = any_ordered and byte(name) == ORDERED
+      if is_ordered then
+        if busy > 0 then return nil end
+        busy, is_counted = 1, true
+      end
+      if score ~= score_text then
+        score_text = score
+        local from = tonumber(score)
+        if from > queue then queue = from end
+      end
+      tag = (tag > queue and tag or queue) + 1
+      if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
+      local seat = SEATS_FROM + number * SEATS + first % SEATS
+      seats[i] = seat
+      if first < last then
+        lone, next_seat = nil, nil
+        if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
+          rest = sub(pack(0, first + 1, last, busy, 0, tag, 0, 0), 3)
+          old_first, old_last, old_busy, old_tag = first, last, busy, tag
+        end
+        set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
+        if is_ordered then
+          lefts = lefts + 1
+          left[lefts] = name
+        else
+          stand[#stand + 1], stand[#stand + 2] = tag, name
+          waiting = waiting + last - first
+        end
+      else
+        if seat ~= next_seat then begun = i end
+        last_of[begun], next_seat, lone = i, seat + SEATS, nil
+        lefts, gones = lefts + 1, gones + 1
+        left[lefts], gone[gones] = name, format('#%d', number)
+        if busy > 0 then
+          set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
+        else
+          gones = gones + 1
+          gone[gones] = fields[i]
+          emptied[#emptied + 1] = name
+          lone = not any_ordered and tag > last_tag and sub(found, (BEFORE[number_mark] or 2) + 1) or nil
+          lone_seat = SEATS_FROM + first % SEATS
+        end
+      end
+    end
+  end
+  turn.seats, turn.last_of, turn.is_counted, turn.queue, turn.waiting = seats, last_of, is_counted, queue, waiting
+  turn.stand, turn.left, turn.set, turn.gone, turn.emptied = stand, left, set, gone, emptied
+  return turn
+end
+-- The usual receive from a queue with groups: nothing limits them but the order of those that are ordered, and each of those
+-- that are next gives one message. Nothing stands in line twice, so there is no line to keep, and no group needs a table. The
+-- short way of a receive takes it before the functions of the long way are created; everything else goes the way of
+-- lib/turns.lua, whose rules are the same.
+
+-- Its functions are made here, as a queue without groups needs none. The keys are those of lib/groups.lua, and `stored` is of
+-- lib/group_records.lua.
+local function even_turns(states, turns, slots, stored)
+  local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
+  local FEW = 4 -- messages that are not removed as a range
+  local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
+  local redis, byte, find, sub = redis, string.byte, string.find, string.sub -- globals are looked up at each use
+  local delayed = KEYS[12]
+  local it = {}
+
+  -- What a turn of each of the first `count` in line does: their names, the seats of their messages, the last of those
+  -- whose seats follow those before, by the first, and what is to be written. Nil if it needs a closer look.
+  local function read_turns(queue, count)
+    local names, fields, line = redis.call('ZRANGE', turns, 0, count - 1), {}, nil
+    if #names < count then return nil end
+    for i = 1, count do fields[i] = ':' .. names[i] end
+    local all = table.concat(fields, '\n')
+    if find(all, '/', 1, true) then return nil end
+    local any_ordered = byte(all, 2) == ORDERED or find(all, '\n:=', 1, true) ~= nil
+    -- Most have the same virtual time: to make a text of each takes longer than to ask for two.
+    local score = redis.call('ZSCORE', turns, names[1])
+    if count > 1 and redis.call('ZSCORE', turns, names[count]) ~= score then
+      line = redis.call('ZRANGE', turns, 0, count - 1, 'WITHSCORES')
+    end
+    local records, turn = redis.call('HMGET', states, unpack(fields)), { names = names, fields = fields }
+    local sound, read = pcall(even_records, stored.pack, turn, queue, count, records, score, line, any_ordered)
+    return sound and read or nil
+  end
+
+  -- The message at position `at`, and those whose seats follow it with nothing between them, `most` at most. None if the seats
+  -- are not as the records say.
+  local function read_messages(at, most, seats, last_of)
+    local last = last_of[at] or at
+    if last - at >= most then
+      last_of[at + most] = last
+      last = at + most - 1
+    end
+    local items = redis.call('ZRANGE', delayed, seats[at], seats[last], 'BYSCORE')
+    return #items == last - at + 1 and items or {}
+  end
+
+  -- The bytes of messages if none of them expires or has a unique key, found in one search where they are short; or else nil.
+  local function bytes_of_usual(items)
+    if #items[1] * #items > 65536 then return nil end
+    local all = table.concat(items)
+    return not find(all, ' x=', 1, true) and not find(all, ' u=', 1, true) and #all or nil
+  end
+
+  -- Read the next messages: `count` of them, 500 at most, or one of each group in line if fewer stand there, in at most
+  -- `most_bytes`. `may_take(item)` is asked about those that may expire or have a unique key. Returns the turn: its `items`
+  -- and their `bytes`, which of them are `flagged`, how many groups are `standing`, and how many messages are `waiting` in those
+  -- that stay in line. Nil if it needs the other way.
+  function it.read(queue, count, most_bytes, may_take)
+    local standing = redis.call('ZCARD', turns)
+    local wanted = math.min(count, standing)
+    -- Of fewer groups than messages are asked for, one that has more would have a second turn.
+    if standing < count and redis.call('ZCOUNT', delayed, SEATS_FROM, '+inf') > standing then return nil end
+    local turn = wanted > 0 and read_turns(queue, wanted)
+    if not turn or standing < count and turn.stand[1] then return nil end
+    local seats, last_of, items, flagged, at_once, bytes, number = turn.seats, turn.last_of, {}, {}, {}, 0, 0
+    while number < wanted do
+      local most = number == 0 and 1 or math.max(1, math.min(33, math.ceil((most_bytes - bytes) * number / math.max(bytes, 1))))
+      local some = read_messages(number + 1, most, seats, last_of)
+      if #some == 0 then return nil end
+      at_once[#at_once + 1] = #some
+      local usual = #some >= FEW and bytes_of_usual(some)
+      if usual and bytes + usual <= most_bytes then
+        bytes = bytes + usual
+        for i = 1, #some do items[number + i] = some[i] end
+        number = number + #some
+      else
+        for i = 1, #some do
+          local item = some[i]
+          bytes = bytes + #item
+          if number > 0 and bytes > most_bytes then return it.read(queue, number, most_bytes, may_take) end
+          number = number + 1
+          items[number] = item
+          local searched = #item < SHORT and item or sub(item, 1, find(item, '\n', 1, true) or 0)
+          if find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
+            if not may_take(item) then return nil end
+            flagged[#flagged + 1] = item
+          end
+        end
+      end
+    end
+    turn.items, turn.bytes, turn.flagged, turn.at_once, turn.standing = items, bytes, flagged, at_once, standing
+    return turn
+  end
+
+  -- How many messages may run after a turn, as `running` of lib/group_waits.lua counts them. Nil if a parent is among those
+  -- in line.
+  function it.left(turn)
+    local stay = turn.standing - #turn.left
+    if stay == 0 or stay > 16 then return stay end
+    local number, names = turn.waiting, redis.call('ZRANGE', turns, #turn.names, -1)
+    if #names == 0 then return number end
+    local fields = {}
+    for i = 1, #names do
+      if find(names[i], '/', 1, true) then return nil end
+      fields[i] = ':' .. names[i]
+    end
+    for i, found in ipairs(redis.call('HMGET', states, unpack(fields))) do
+      local known, first, last = stored.unpack(found)
+      number = number + (known and byte(names[i]) ~= ORDERED and math.max(1, last - first + 1) or 1)
+    end
+    return number
+  end
+
+  -- Remove the messages that were taken; several that one command has read as a range, without their bodies: there is nothing
+  -- else in it. Earlier rules of a user do not allow that.
+  local function remove(turn)
+    local seats, items, others, at = turn.seats, turn.items, {}, 1
+    local may = redis.acl_check_cmd('ZREMRANGEBYSCORE', delayed, 0, 0)
+    for _, number in ipairs(turn.at_once) do
+      local last = at + number - 1
+      if may and number >= FEW then
+        redis.call('ZREMRANGEBYSCORE', delayed, seats[at], seats[last])
+      else
+        for i = at, last do others[#others + 1] = items[i] end
+      end
+      at = last + 1
+    end
+    if #others > 0 then redis.call('ZREM', delayed, unpack(others)) end
+  end
+
+  -- Those that have left the line are often the first that stand there: then these are removed as a range.
+  local function leave(turn)
+    local left, names = turn.left, turn.names
+    for i = 1, #left do
+      if left[i] ~= names[i] then return redis.call('ZREM', turns, unpack(left)) end
+    end
+    if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end
+  end
+
+  -- Write a turn whose messages are in the lease, and the virtual times.
+  function it.write(turn, lease_id, tags)
+    local names, held = turn.names, {}
+    local one_by_one = turn.is_counted or #names == 1
+    for i = 1, #names do held[i] = one_by_one and byte(names[i]) ~= ORDERED and '\1' .. names[i] or names[i] end
+    stored.hold(slots, lease_id, held, one_by_one and '' or '\1')
+    remove(turn)
+    leave(turn)
+    if #turn.set > 0 then redis.call('HSET', states, unpack(turn.set)) end
+    if #turn.gone > 0 then redis.call('HDEL', states, unpack(turn.gone)) end
+    if #turn.stand > 0 then redis.call('ZADD', turns, unpack(turn.stand)) end
+    tags.queue, tags.plain = turn.queue, 0
+    if #turn.emptied > 0 then stored.note_recent(tags, turn.emptied) end
+    stored.write_tags(tags)
+  end
+  return it
+end
 do
 -- What a short way writes to a journal: the same events as lib/journal.lua records, in the same groups, if no message needs to
 -- be read for that.
@@ -234,7 +563,7 @@ end
 -- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
 -- writes. Every other call takes the long way; nothing is written by then.
 
-local LEASE_ID = ':lease:([%w._-]+)$'
+local LEASE_ID = '}:lease:([%w._-]+)$'
 
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
 -- groups.
@@ -325,6 +654,9 @@ local function acks_by_index(at, leases)
     return true
   end
 
+  -- Whether all of a lease is acked.
+  function acks.is_whole(l) return whole_ones[l] ~= nil end
+
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
   function acks.take(ids, stats)
     local done, settled, over = 0, {}, {}
@@ -345,7 +677,7 @@ local function acks_by_index(at, leases)
   end
   return acks
 end
--- What the short way receives, see lib/lone_receive.lua.
+-- What the short way receives, and how it is delivered, see lib/lone_receive.lua.
 
 local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 
@@ -387,6 +719,7 @@ local function with_others(lists, item, wanted, heads)
   end
   return items, taken
 end
+
 -- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
 -- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
 -- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
@@ -413,9 +746,76 @@ local function made(key, room, item, items, each, deadlines, deadline, id)
   if room then redis.call('RENAME', key, room) end
   return false
 end
+-- The short way for a queue with groups that no limit holds back; see lib/lone_receive.lua. It takes the usual turns of
+-- lib/even_turns.lua, and frees slots that no record counts.
 
--- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities
--- and journal, no waiting suspect and no tombstone. Returns nil for any other.
+-- Its functions are made here, as a queue without groups needs none. Nil for a queue whose groups have limits, or wait for a
+-- time, or whose keys hold other types; or in which some group would have a second turn among `count`.
+local function short_groups(meta, delayed, count)
+  local FIRST_SEAT = 4503599627370496 -- see lib/group_members.lua
+  local MOST_TAKEN = 500 -- see lib/turns.lua
+  local LATE_MS = 1000 -- by which a clock may be behind
+  local base = string.sub(meta, 1, -5)
+  local states, turns, slots = base .. 'groups', base .. 'turns', base .. 'slots'
+  local limits, later = base .. 'limits', base .. 'later'
+  if redis.call('EXISTS', limits, later) > 0 then return nil end
+  local standing, seats = redis.pcall('ZCARD', turns), redis.pcall('ZCOUNT', delayed, FIRST_SEAT, '+inf')
+  if type(standing) ~= 'number' or type(seats) ~= 'number' or standing < count and standing < seats then return nil end
+  local stored = group_records(states)
+  local tags = stored.read_tags()
+  if not tags or tags.looking or type(redis.pcall('HLEN', slots)) ~= 'number' then return nil end
+  local even, it, turn = even_turns(states, turns, slots, stored), {}, nil
+
+  local function may_take(item)
+    local head = string.sub(item, 1, string.find(item, '\n', 1, true) or 0)
+    return not string.find(head, ' x=', 1, true) and not string.find(head, ' u=', 1, true)
+  end
+
+  -- The next messages and how many are left; nil if the long way is needed.
+  function it.read()
+    if standing == 0 and tags.plain == 0 then return {}, 0 end
+    turn = even.read(tags.queue, math.min(count, MOST_TAKEN), MAX_BYTES, may_take)
+    local left = turn and even.left(turn)
+    if not left then return nil end
+    return turn.items, left
+  end
+
+  -- Whether the clock was set back: what waits for a time is computed anew then.
+  function it.is_late(now) return now + LATE_MS < tags.at_ms end
+
+  -- The fields of the slots of leases. Nil if `acks` is not of all of one, or if one has no slots, or they are counted.
+  function it.slots_of(ids, acks)
+    if #ids == 0 then return ids end
+    local asked, fields = {}, {}
+    for i = 1, #ids do
+      if acks and not acks.is_whole(i) then return nil end
+      asked[2 * i - 1], asked[2 * i] = ids[i], ids[i] .. ':0'
+    end
+    local found = redis.call('HMGET', slots, unpack(asked))
+    for i = 1, #asked, 2 do
+      local at = found[i] and i or i + 1
+      if string.byte(found[at] or '') ~= 1 then return nil end
+      fields[#fields + 1] = asked[at]
+    end
+    return fields
+  end
+
+  function it.free(fields)
+    if #fields > 0 then redis.call('HDEL', slots, unpack(fields)) end
+  end
+
+  -- Write the turn; its messages are in the lease.
+  function it.write(lease_id, now)
+    tags.at_ms = now
+    even.write(turn, lease_id, tags)
+  end
+
+  -- Whether a score of delayed is the seat of a member that waits.
+  function it.is_seat(score) return score >= FIRST_SEAT and score < MAX_MS end
+  return it
+end
+-- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities,
+-- journal and groups (see lib/lone_turns.lua), no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_short()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
@@ -444,13 +844,17 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists, book, word = ARGV[4], nil, nil, nil, 'SHORT'
+  local visibility_ms, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, false, 'SHORT'
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
-    if set.err or set[1] or set[5] then return nil end
+    if set.err or set[1] then return nil end
     if set[2] == 'all' or set[2] == 'outcomes' then
       book, word = short_journal({ journal = KEYS[20], meta = meta, stats = stats, all = set[2] == 'all' }), 'NOTED'
       if not book then return nil end
+    end
+    if set[5] then
+      groups, word = not book and short_groups(meta, KEYS[12], count), 'TURNS'
+      if not groups then return nil end
     end
     levels = set[3]
     if visibility_ms == '' then visibility_ms = set[4] or '' end
@@ -472,7 +876,15 @@ local function settle_receive_short()
     end
   end
   local item, items, taken, number, heads = nil, nil, nil, 0, nil
-  if left > 0 then
+  if groups then
+    if left > 0 then return nil end -- messages without a group take turns with the others
+    if count > 0 then
+      items, left = groups.read()
+      if not items then return nil end
+      item, number = items[1], #items
+      if number < 2 then items = nil end
+    end
+  elseif left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
     local stop = is_plain(item)
     if not stop then return nil end
@@ -494,6 +906,8 @@ local function settle_receive_short()
     ids = held_alone(leases)
   end
   if not ids or #ids ~= leases then return nil end
+  local slots = groups and groups.slots_of(ids, acks)
+  if slots == nil then return nil end
   local received, acked, stored, unacked, settled
   if room then
     received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
@@ -501,14 +915,14 @@ local function settle_receive_short()
     received, acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked'))
   end
   local now, stamp = clock(ARGV[1], meta)
-  if not received or not now then return nil end
+  if not received or not now or groups and groups.is_late(now) then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if not item and count > 0 then
     -- Without an item nothing is renamed.
     if renamed and redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
-    if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
+    if due[2] and not (groups and groups.is_seat(tonumber(due[2]))) then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
   end
 
   local rows
@@ -525,7 +939,9 @@ local function settle_receive_short()
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
-    if taken then
+    if groups then
+      groups.write(id, now)
+    elseif taken then
       for i = 1, #taken, 2 do
         local list = taken[i]
         redis.call('LTRIM', list, taken[i + 1], -1)
@@ -537,6 +953,7 @@ local function settle_receive_short()
     return nil
   end
   local first, counted = item, 0
+  if slots then groups.free(slots) end
   if room then
     if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
     counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)
@@ -579,7 +996,8 @@ local function settle_receive_short()
     settled = {}
     for i = 1, leases do settled[i] = 1 end
   end
-  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0 }
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0,
+    groups and 0 or nil }
 end
 local short = settle_receive_short()
 if short then return short end
@@ -626,7 +1044,7 @@ local function ready(level_number)
 end
 
 local function lease_id(key)
-  return string.match(key, ':lease:([%w._-]+)$')
+  return string.match(key, '}:lease:([%w._-]+)$')
 end
 
 -- Priority levels in use, highest first. Level 0 is always one of them.
@@ -1101,7 +1519,7 @@ end
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which short ways ask for, and `journal`.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
 -- whose name begins with `=` is ordered: one at a time.
@@ -1136,7 +1554,7 @@ function groups()
   local base = string.sub(meta, 1, -5)
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
-  local it, records, tags = { opened = 0 }, {}, nil
+  local it, records, tags, stored = { opened = 0 }, {}, nil, group_records(states)
   local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
@@ -1146,15 +1564,9 @@ function groups()
     return string.find(name, '/', 1, true) and string.match(name, '^=?([^/]+/)[^/]') or nil
   end
 
-  -- Virtual times: of the queue, and of its messages without a group.
+  -- Virtual times, see lib/group_records.lua.
   function it.tags()
-    if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
-      tags = {
-        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
-      }
-    end
+    tags = tags or stored.read_tags()
     return tags
   end
 
@@ -1164,23 +1576,12 @@ function groups()
     tags.looking = nil
   end
 
-  function it.write_tags()
-    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
-    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- The values of a record as it is stored; nil without one.
-  function it.values_of(found)
-    if not found or byte(found) ~= 0x98 then return nil end
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
-    return number, first, last, busy, turn, tag, rate_ms, wait_ms
-  end
+  function it.write_tags() stored.write_tags(tags) end
 
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = stored.unpack(found)
     if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
     if number < 0 then number = nil end
     local one = {
@@ -1269,7 +1670,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records, it.read = records, read
+  it.records, it.read, it.stored = records, read, stored
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it
@@ -1277,7 +1678,7 @@ end
 end
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later, records = it.states, it.later, it.records
+  local states, later, records, pack = it.states, it.later, it.records, it.stored.pack
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -1295,21 +1696,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     return sum
   end
-
-  -- Most numbers of a call repeat, and packing one costs more than finding it.
-  local packed = setmetatable({}, { __index = function(known, number)
-    local bytes = cmsgpack.pack(number)
-    if number == number then known[number] = bytes end
-    return bytes
-  end })
-
-  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
-    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
-    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
-      .. packed[turn] .. packed[tag] .. waits
-  end
-
-  it.pack = pack
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
@@ -1355,7 +1741,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     local function lower(field, name, found)
-      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.stored.unpack(found)
       local alone = number and number < 0 -- nothing waits
       busy = alone and (busy > freed[name] and busy - freed[name] or 0)
       local empty = alone and busy == 0 and turn == 0
@@ -1592,7 +1978,6 @@ end
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local MOST_RECENT = 4096 -- bytes
   local states, in_parts = it.states, it.in_parts
 
   -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
@@ -1613,30 +1998,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     return known.names[name]
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next. Of more than there is room for, those count that were the first in line.
-  function it.note_recent(names)
-    local tags, added = it.tags(), table.concat(names, '\n') .. '\n'
-    local function begin_note()
-      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
-      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
-      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
-    end
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 then begin_note() end
-    fill()
-    if added ~= '' then
-      begin_note()
-      fill()
-    end
-    tags.noted = true
   end
 
   local function seat_at(name, one, number)
@@ -1861,16 +2222,6 @@ function packed_slots.unmark(slots, flat, most)
     redis.call('HSET', slots, unpack(written, first, math.min(first + MAX_FIELDS - 1, #written)))
   end
   return names, numbers, most - left
-end
-
--- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
--- whose record does not count them. With a `mark` there are several, and none of their records does.
-function packed_slots.hold(slots, lease_id, names, mark)
-  if #names == 1 then
-    redis.call('HSET', slots, lease_id .. ':0', names[1])
-  else
-    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
-  end
 end
 
 -- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
@@ -2981,11 +3332,10 @@ end
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrlsbdktp'
-local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
-local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
-
 local function read_outcomes(at)
+  local KINDS = 'ncrlsbdktp'
+  local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
+  local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
   local leases = {}
   local number = whole(ARGV[at], 0, 64)
   if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end
@@ -3547,6 +3897,18 @@ function turns.reasons(heads, names, now)
   end
   return reasons
 end
+
+-- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
+function turns.take_each(it, batch, bounds, now)
+  if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
+  local even = even_turns(it.states, it.turns, it.slots, it.stored)
+  local turn = even.read(it.tags().queue, bounds.count, bounds.bytes, function(item) return not over(header(item), now) end)
+  if not turn then return nil end
+  for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
+  for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before
+  batch.items, batch.heads, batch.number, batch.bytes = turn.items, turn.items, #turn.items, turn.bytes
+  return { members = #turn.items, write = function(lease_id) even.write(turn, lease_id, it.tags()) end }
+end
 end
 -- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
 
@@ -3563,7 +3925,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   bounds.count = math.min(bounds.count, MOST_TAKEN)
   it.come_back(now)
-  local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
+  local each = waiting == 0 and turns.take_each(it, batch, bounds, now)
   if each then return each end
   it.begin()
   local families = turns.families(it)
@@ -3730,216 +4092,16 @@ function turns.write(lease_id, batch, taken)
   if taken and taken.write then
     taken.write(lease_id)
   elseif taken then
-    if taken.members > 0 then packed_slots.hold(it.slots, lease_id, taken.names, '') end
+    if taken.members > 0 then it.stored.hold(it.slots, lease_id, taken.names, '') end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)
     taken.families.write()
-    if #taken.emptied > 0 then it.note_recent(taken.emptied) end
+    if #taken.emptied > 0 then it.stored.note_recent(it.tags(), taken.emptied) end
     it.finish()
     it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()
   end
   if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect
-end
-end
--- The usual receive from a queue with groups: at least as many stand in line as it asks for, nothing limits them but the order
--- of those that are ordered, and each gives one message. Nothing stands in line twice, so there is no line to keep, and no
--- group needs a table. Everything else goes the way of lib/turns.lua, whose rules are the same.
-
-do
-local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
-local byte, sub, format = string.byte, string.sub, string.format -- `format` makes one text, `..` of a number two
--- How many bytes of a record come before its first seat: its mark and its number, by the first byte of that.
-local BEFORE = { [0xcc] = 3, [0xcd] = 4, [0xce] = 6 }
-
--- The number of a group if its record ends with `rest` and has nothing else; false otherwise.
-local function number_before(rest, found)
-  local mark, number_mark, a, b, c, d = byte(found, 1, 6)
-  local before = BEFORE[number_mark]
-  if mark ~= 0x98 or sub(found, (before or 2) + 1) ~= rest then return false end
-  if before == 4 then return a * 256 + b end
-  if before == 6 then return ((a * 256 + b) * 256 + c) * 256 + d end
-  return before and a or number_mark < 0x80 and number_mark
-end
-
--- Fill `turn` from the records of those in line. Nil if one needs a closer look; raises an error if one is malformed. Most
--- groups of a call differ by their numbers alone, and those that are new have one message: `lone` is what the record of such
--- a one has after its number.
-local function read_records(it, count, turn, records, any_ordered)
-  local window, fields, pack, unpack_limit = turn.window, turn.fields, it.pack, cmsgpack.unpack_limit
-  local names, seats, last_of, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}, {}
-  local last_tag, last_name = tonumber(window[2 * count]), window[2 * count - 1]
-  local queue, is_counted, score_text, lone, lone_seat, next_seat, begun = it.tags().queue, false, nil, nil, nil, nil, nil
-  local rest, old_first, old_last, old_busy, old_tag = nil, nil, nil, nil, nil
-  for i = 1, count do
-    local name, found, score = window[2 * i - 1], records[i], window[2 * i]
-    names[i] = name
-    local number = lone and score == score_text and number_before(lone, found)
-    if number then
-      local seat = lone_seat + number * SEATS
-      seats[i] = seat
-      if seat ~= next_seat then begun = i end
-      last_of[begun], next_seat = i, seat + SEATS
-      left[#left + 1], emptied[#emptied + 1] = name, name
-      gone[#gone + 1], gone[#gone + 2] = format('#%d', number), fields[i]
-    else
-      local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
-      local mark, number_mark = byte(found, 1, 2)
-      if mark ~= 0x98 or number < 0 or first > last or turn_number ~= 0 or rate_ms ~= 0 or wait_ms ~= 0 then return nil end
-      local is_ordered = any_ordered and byte(name) == ORDERED
-      if is_ordered then
-        if busy > 0 then return nil end
-        busy, is_counted = 1, true
-      end
-      if score ~= score_text then
-        score_text = score
-        score = tonumber(score)
-        if score > queue then queue = score end
-      end
-      tag = (tag > queue and tag or queue) + 1
-      if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
-      local seat = SEATS_FROM + number * SEATS + first % SEATS
-      seats[i] = seat
-      if first < last then
-        lone, next_seat = nil, nil
-        if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
-          rest = sub(pack(0, first + 1, last, busy, 0, tag, 0, 0), 3)
-          old_first, old_last, old_busy, old_tag = first, last, busy, tag
-        end
-        set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
-        if is_ordered then
-          left[#left + 1] = name
-        else
-          stand[#stand + 1], stand[#stand + 2] = tag, name
-        end
-      else
-        if seat ~= next_seat then begun = i end
-        last_of[begun], next_seat, lone = i, seat + SEATS, nil
-        left[#left + 1] = name
-        gone[#gone + 1] = format('#%d', number)
-        if busy > 0 then
-          set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
-        else
-          gone[#gone + 1] = fields[i]
-          emptied[#emptied + 1] = name
-          lone = not any_ordered and tag > last_tag and sub(found, (BEFORE[number_mark] or 2) + 1) or nil
-          lone_seat = SEATS_FROM + first % SEATS
-        end
-      end
-    end
-  end
-  turn.names, turn.seats, turn.last_of, turn.is_counted, turn.queue = names, seats, last_of, is_counted, queue
-  turn.stand, turn.left, turn.set, turn.gone, turn.emptied = stand, left, set, gone, emptied
-  return turn
-end
-
--- What a turn of each of the first `count` in line does: their names, the seats of their messages, the last of those
--- whose seats follow those before, by the first, and what is to be written. Nil if it needs a closer look.
-local function read_turns(it, count)
-  local window, states, fields = it.window(0, count), it.states, {}
-  if #window < 2 * count then return nil end
-  for i = 1, count do fields[i] = ':' .. window[2 * i - 1] end
-  local all = table.concat(fields, '\n')
-  if find(all, '/', 1, true) then return nil end
-  local any_ordered = byte(all, 2) == ORDERED or find(all, '\n:=', 1, true) ~= nil
-  local records = redis.call('HMGET', states, unpack(fields))
-  local sound, turn = pcall(read_records, it, count, { window = window, fields = fields }, records, any_ordered)
-  return sound and turn or nil
-end
-
--- The message at position `at`, and those whose seats follow it with nothing between them, `most` at most. None if the seats are
--- not as the records say.
-local function read_messages(at, most, seats, last_of)
-  local last = last_of[at] or at
-  if last - at >= most then
-    last_of[at + most] = last
-    last = at + most - 1
-  end
-  local items = redis.call('ZRANGE', delayed, seats[at], seats[last], 'BYSCORE')
-  return #items == last - at + 1 and items or {}
-end
-
--- Remove the messages that were taken; several that one command has read as a range, without their bodies: there is nothing
--- else in it. Earlier rules of a user do not allow that.
-local FEW = 4
-local function remove(it, items, read)
-  local seats, others, at = read.seats, {}, 1
-  local may = redis.acl_check_cmd('ZREMRANGEBYSCORE', delayed, 0, 0)
-  for _, number in ipairs(read.at_once) do
-    local last = at + number - 1
-    if may and number >= FEW then
-      redis.call('ZREMRANGEBYSCORE', delayed, seats[at], seats[last])
-    else
-      for i = at, last do others[#others + 1] = items[i] end
-    end
-    at = last + 1
-  end
-  it.in_parts('ZREM', delayed, others)
-end
-
-local function write(it, lease_id, items, read)
-  local names, in_parts, tags = read.names, it.in_parts, it.tags()
-  local one_by_one = read.is_counted or #names == 1
-  if one_by_one then
-    for i, name in ipairs(names) do
-      if byte(name) ~= ORDERED then names[i] = it.uncounted(name) end
-    end
-  end
-  packed_slots.hold(it.slots, lease_id, names, one_by_one and '' or '\1')
-  remove(it, items, read)
-  if not it.leave_first(read.left, #read.left < #names and read.window) then in_parts('ZREM', it.turns, read.left) end
-  in_parts('HSET', it.states, read.set)
-  in_parts('HDEL', it.states, read.gone)
-  in_parts('ZADD', it.turns, read.stand)
-  tags.queue, tags.plain = read.queue, 0
-  if #read.emptied > 0 then it.note_recent(read.emptied) end
-  it.write_tags()
-end
-
--- The bytes of messages if none of them expires or has a unique key, found in one search where they are short; or else nil.
-local function bytes_of_usual(items)
-  if #items[1] * #items > 65536 then return nil end
-  local all = table.concat(items)
-  return not find(all, ' x=', 1, true) and not find(all, ' u=', 1, true) and #all or nil
-end
-
--- Fill the batch with `count` messages, in at most `most_bytes`. Returns what `turns.write` needs; nil, with nothing changed,
--- if it needs the other way.
-function turns.take_each(it, batch, count, most_bytes, now)
-  if count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
-  local read = read_turns(it, count)
-  if not read then return nil end
-  local seats, last_of, items, started, at_once, bytes, number = read.seats, read.last_of, {}, {}, {}, 0, 0
-  while number < count do
-    local some = read_messages(number + 1, chunk_size(number, bytes, most_bytes - bytes), seats, last_of)
-    if #some == 0 then return nil end
-    at_once[#at_once + 1] = #some
-    local usual = #some >= FEW and bytes_of_usual(some)
-    if usual and bytes + usual <= most_bytes then
-      bytes = bytes + usual
-      for i = 1, #some do items[number + i] = some[i] end
-      number = number + #some
-    else
-      for i = 1, #some do
-        local item = some[i]
-        bytes = bytes + #item
-        if number > 0 and bytes > most_bytes then return turns.take_each(it, batch, number, most_bytes, now) end
-        number = number + 1
-        items[number] = item
-        local searched = #item < 4096 and item or header(item) -- see lib/turns.lua
-        if find(searched, ' x=', 1, true) or find(searched, ' u=', 1, true) then
-          local head = header(item)
-          if over(head, now) then return nil end
-          started[#started + 1] = head
-        end
-      end
-    end
-  end
-  read.at_once = at_once
-  for i = 1, #started do start_unique(started[i]) end
-  for i = 1, next(it.records) and #read.names or 0 do it.records[read.names[i]] = nil end -- as they were before
-  batch.items, batch.heads, batch.number, batch.bytes = items, items, number, bytes
-  return { members = number, write = function(lease_id) write(it, lease_id, items, read) end }
 end
 end
 -- Deliver up to `count` items of the queue in one new lease.

@@ -21,9 +21,10 @@ __all__ = ["PAUSED", "UNKNOWN", "Batch", "Suspects", "indices_of", "settle_recei
 #: Values of `Batch.hint_ms` that are not times.
 PAUSED: Final = -1
 UNKNOWN: Final = -2
-#: What short replies begin with: of a queue with a journal, and of all.
+#: What short replies begin with: of a queue with a journal, of one with groups, and of any other.
 _NOTED: Final = b"NOTED"
-_SHORT: Final = (b"SHORT", _NOTED)
+_TURNS: Final = b"TURNS"
+_SHORT: Final = (b"SHORT", _NOTED, _TURNS)
 
 
 class Suspects(IntEnum):
@@ -114,8 +115,17 @@ def _short_batch(lease_id: str, reply: list[Any], leases: int) -> Batch:
     kind, now, deadline, left, hint, degraded, each, *items = reply
     settled = tuple(map(int, each.split())) or (1,) * leases
     times = (int(now), deadline, left, hint)
-    indices, noted = indices_of(items, ()), kind == _NOTED
-    return Batch(lease_id, items, indices, *times, False, degraded == 1, settled, journal=noted)
+    return Batch(
+        lease_id,
+        items,
+        indices_of(items, ()),
+        *times,
+        False,
+        degraded == 1,
+        settled,
+        journal=kind == _NOTED,
+        has_groups=kind == _TURNS,
+    )
 
 
 def _batch(lease_id: str, reply: Sequence[Any]) -> Batch:

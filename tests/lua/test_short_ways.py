@@ -359,17 +359,19 @@ def calls(name: str, changes: list[dict[str, Any]]) -> Iterator[tuple[World, lis
 
 
 @pytest.mark.parametrize("script", ["settle", "settle_receive"])
-def test_a_lease_key_of_another_name_goes_the_long_way(drive: Drive, script: str) -> None:
-    """It is the lease that its key ends with, as ever, and leaves no deadline behind."""
+def test_a_lease_key_of_another_name_is_refused(drive: Drive, script: str) -> None:
+    """It is not the lease whose deadline stands under the id that its key ends with."""
     other = f"{drive.base}other:lease:L0"
     drive.redis.hset(other, "0", item("l0"))
     drive.redis.zadd(drive.keys.unacked, {"L0": NOW + 20_000})
     leases = ["N"] if script == "settle_receive" else []
     keys = [*drive.standard_keys("L0", *leases)]
     keys[20] = other
+    before = drive.redis.dump(drive.keys.unacked)
     reply = drive.call(script, tuple(keys), *arguments(script, {}, 1, OUTCOMES[0]))
-    assert reply[0] == "OK"
-    assert drive.redis.zrange(drive.keys.unacked, 0, -1) == []
+    assert reply == ["ARG", "acks"]
+    assert drive.redis.hgetall(other) == {b"0": item("l0").encode()}
+    assert drive.redis.dump(drive.keys.unacked) == before
 
 
 def test_what_another_program_wrote_into_a_lease_moves_along(drive: Drive) -> None:

@@ -15,6 +15,7 @@
 --- include lib/envelope.lua
 --- include lib/journal_entries.lua
 --- include lib/journal.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua

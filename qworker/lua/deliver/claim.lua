@@ -22,6 +22,9 @@
 --- include lib/journal_entries.lua
 --- include lib/journal.lua
 --- include lib/order.lua
+--- include lib/group_records.lua
+--- include lib/even_records.lua
+--- include lib/even_turns.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua
@@ -37,7 +40,6 @@
 --- include lib/line.lua
 --- include lib/turn_parts.lua
 --- include lib/turns.lua
---- include lib/even_turns.lua
 --- include lib/receive.lua
 
 local MAX_CANDIDATES, FIRST_DEADLINE = 64, 6

@@ -18,6 +18,7 @@
 --- include lib/journal_entries.lua
 --- include lib/journal.lua
 --- include lib/order.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua

@@ -16,16 +16,20 @@
 --   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless
 --   resumed, and means '0' for one item, '1' … 'n' for several; or the short reply {'SHORT', now ms, deadline ms, ready left,
 --   hint ms, degraded, settled per lease with spaces between, '' for 1 each, items …}, where the rest is 0 or empty; with
---   'NOTED' in place of 'SHORT', the journal is 1; or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}.
---   hint ms: see lib/receive.lua.
+--   'NOTED' in place of 'SHORT', the journal is 1, and with 'TURNS' the queue has groups;
+--   or a refusal: {'LEASEUSED', id} {'BROKEN', key, type} {'ARG', name}. hint ms: see lib/receive.lua.
 -- O(s + n): s outcomes, n messages received.
 --- include lib/clock.lua
 --- include lib/checks.lua
 --- include lib/journal_entries.lua
+--- include lib/group_records.lua
+--- include lib/even_records.lua
+--- include lib/even_turns.lua
 do
 --- include lib/lone_journal.lua
 --- include lib/lone_acks.lua
 --- include lib/lone_items.lua
+--- include lib/lone_turns.lua
 --- include lib/lone_receive.lua
 end
 --- include lib/counters.lua
@@ -58,7 +62,6 @@ end
 --- include lib/line.lua
 --- include lib/turn_parts.lua
 --- include lib/turns.lua
---- include lib/even_turns.lua
 --- include lib/receive.lua
 
 local request = {

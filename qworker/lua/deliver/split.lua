@@ -18,6 +18,7 @@ local unacked, meta, old, new = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/packed_slots.lua
@@ -28,7 +29,7 @@ local refused = broken({ unacked, 'zset', meta, 'hash', old, 'hash', new, 'hash'
 if refused then return refused end
 local now, own = clock(ARGV[1], meta), ARGV[3] == ''
 local visibility_ms = own and DEFAULT_VISIBILITY_MS or whole(ARGV[3], 0, MAX_VISIBILITY_MS)
-local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
+local old_id, new_id = string.match(old, '}:lease:([%w._-]+)$'), string.match(new, '}:lease:([%w._-]+)$')
 if not now or not visibility_ms or not old_id or not new_id then return { 'ARG', 'visibility_ms' } end
 loosen(old)
 if redis.call('EXISTS', new) == 1 then

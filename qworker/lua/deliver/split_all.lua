@@ -15,6 +15,7 @@ local unacked, meta = KEYS[1], KEYS[2]
 --- include lib/checks.lua
 --- include lib/envelope.lua
 --- include lib/lease.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/packed_slots.lua
@@ -25,7 +26,7 @@ if #KEYS > 130 or #ARGV > 1066 then return { 'ARG', 'leases' } end
 local expected, leases, named, at = { unacked, 'zset', meta, 'hash' }, {}, {}, 3
 for i = 3, #KEYS, 2 do
   local old, new = KEYS[i], KEYS[i + 1] or ''
-  local old_id, new_id = string.match(old, ':lease:([%w._-]+)$'), string.match(new, ':lease:([%w._-]+)$')
+  local old_id, new_id = string.match(old, '}:lease:([%w._-]+)$'), string.match(new, '}:lease:([%w._-]+)$')
   local number = whole(ARGV[at], 1, #ARGV - at)
   if not old_id or not new_id or not number then return { 'ARG', 'leases' } end
   leases[#leases + 1] = {

@@ -1,7 +1,6 @@
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local MOST_RECENT = 4096 -- bytes
   local states, in_parts = it.states, it.in_parts
 
   -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
@@ -22,30 +21,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     return known.names[name]
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next. Of more than there is room for, those count that were the first in line.
-  function it.note_recent(names)
-    local tags, added = it.tags(), table.concat(names, '\n') .. '\n'
-    local function begin_note()
-      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
-      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
-      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
-    end
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 then begin_note() end
-    fill()
-    if added ~= '' then
-      begin_note()
-      fill()
-    end
-    tags.noted = true
   end
 
   local function seat_at(name, one, number)

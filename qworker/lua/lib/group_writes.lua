@@ -1,6 +1,6 @@
 -- Writes of many values, and of the records of groups. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, later, records = it.states, it.later, it.records
+  local states, later, records, pack = it.states, it.later, it.records, it.stored.pack
   local AT_ONCE = 1000 -- values of one command
   -- Written out: the rights of a user are read from this text.
   local COMMANDS = {
@@ -18,21 +18,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     return sum
   end
-
-  -- Most numbers of a call repeat, and packing one costs more than finding it.
-  local packed = setmetatable({}, { __index = function(known, number)
-    local bytes = cmsgpack.pack(number)
-    if number == number then known[number] = bytes end
-    return bytes
-  end })
-
-  local function pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
-    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
-    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
-      .. packed[turn] .. packed[tag] .. waits
-  end
-
-  it.pack = pack
 
   -- Write records. A group without members, slots or a wait is forgotten.
   function it.write_records(names)
@@ -78,7 +63,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
     end
     local function lower(field, name, found)
-      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+      local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.stored.unpack(found)
       local alone = number and number < 0 -- nothing waits
       busy = alone and (busy > freed[name] and busy - freed[name] or 0)
       local empty = alone and busy == 0 and turn == 0

@@ -15,7 +15,7 @@
 --                   not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
--- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which sends all calls the long way, and `journal`.
+-- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which short ways ask for, and `journal`.
 -- Start-time fair queueing: the smallest tag is next, and moves on by 1 / weight for each message. A group that begins to wait
 -- starts at the virtual time of the queue, so it has no credit; a new one after earlier ones that are new as well. A group
 -- whose name begins with `=` is ordered: one at a time.
@@ -50,7 +50,7 @@ function groups()
   local base = string.sub(meta, 1, -5)
   local states, turns, children = base .. 'groups', base .. 'turns', base .. 'children'
   local later, slots, limits = base .. 'later', base .. 'slots', base .. 'limits'
-  local it, records, tags = { opened = 0 }, {}, nil
+  local it, records, tags, stored = { opened = 0 }, {}, nil, group_records(states)
   local AT_ONCE = 1000 -- values of one command
   local together = nil -- between `begin` and `finish`: what waits to be written
 
@@ -60,15 +60,9 @@ function groups()
     return string.find(name, '/', 1, true) and string.match(name, '^=?([^/]+/)[^/]') or nil
   end
 
-  -- Virtual times: of the queue, and of its messages without a group.
+  -- Virtual times, see lib/group_records.lua.
   function it.tags()
-    if not tags then
-      local found = redis.call('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
-      tags = {
-        queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-        recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
-      }
-    end
+    tags = tags or stored.read_tags()
     return tags
   end
 
@@ -78,23 +72,12 @@ function groups()
     tags.looking = nil
   end
 
-  function it.write_tags()
-    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
-    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- The values of a record as it is stored; nil without one.
-  function it.values_of(found)
-    if not found or byte(found) ~= 0x98 then return nil end
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
-    return number, first, last, busy, turn, tag, rate_ms, wait_ms
-  end
+  function it.write_tags() stored.write_tags(tags) end
 
   -- In `one`: `number` is nil without waiting members; `turn`, `rate_ms` and `wait_ms` only if they are not 0, because most
   -- groups have none; `stale` and `dirty` say what `finish` will do about it.
   local function read(name, found)
-    local number, first, last, busy, turn, tag, rate_ms, wait_ms = it.values_of(found)
+    local number, first, last, busy, turn, tag, rate_ms, wait_ms = stored.unpack(found)
     if not number then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
     if number < 0 then number = nil end
     local one = {
@@ -183,7 +166,7 @@ function groups()
   end
 
   it.states, it.turns, it.children, it.later, it.slots, it.limits = states, turns, children, later, slots, limits
-  it.records, it.read = records, read
+  it.records, it.read, it.stored = records, read, stored
   for _, extend in ipairs(more_of_groups) do extend(it) end
   made = it
   return it

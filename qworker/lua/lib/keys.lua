@@ -13,7 +13,7 @@ local function ready(level_number)
 end
 
 local function lease_id(key)
-  return string.match(key, ':lease:([%w._-]+)$')
+  return string.match(key, '}:lease:([%w._-]+)$')
 end
 
 -- Priority levels in use, highest first. Level 0 is always one of them.

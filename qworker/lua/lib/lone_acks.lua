@@ -1,7 +1,7 @@
 -- The short way to ack messages. It runs before the functions of the long way are created, and checks only the keys that it
 -- writes. Every other call takes the long way; nothing is written by then.
 
-local LEASE_ID = ':lease:([%w._-]+)$'
+local LEASE_ID = '}:lease:([%w._-]+)$'
 
 -- Whether ARGV, from `at` on (see lib/outcomes.lua), acks index 0 of each lease and has no other outcome, and no journal
 -- groups.
@@ -91,6 +91,9 @@ local function acks_by_index(at, leases)
     end
     return true
   end
+
+  -- Whether all of a lease is acked.
+  function acks.is_whole(l) return whole_ones[l] ~= nil end
 
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
   function acks.take(ids, stats)

@@ -1,4 +1,4 @@
--- What the short way receives, see lib/lone_receive.lua.
+-- What the short way receives, and how it is delivered, see lib/lone_receive.lua.
 
 local MAX_BYTES = 1048576 -- a batch ends at its count or at this size
 
@@ -39,4 +39,31 @@ local function with_others(lists, item, wanted, heads)
     number = 0
   end
   return items, taken
+end
+
+-- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
+-- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
+-- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
+-- written, move along and keep a deadline. `each`: every item gets a field of its own, as they are settled one by one.
+local function made(key, room, item, items, each, deadlines, deadline, id)
+  if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
+  if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
+    local added
+    if room then
+      added = redis.pcall('HSET', key, '0', item)
+      if added == 0 then return true end
+      if added == 1 then redis.call('HDEL', key, '0') end
+    elseif not items then
+      if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
+    elseif not each then
+      if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
+    else
+      local fields = {}
+      for i = 1, #items do fields[2 * i - 1], fields[2 * i] = i, items[i] end
+      if redis.pcall('HSET', key, unpack(fields)) == #items then return true end
+    end
+    redis.call('ZREM', deadlines, id)
+  end
+  if room then redis.call('RENAME', key, room) end
+  return false
 end

@@ -1,32 +1,5 @@
--- Write what is delivered into the new lease, which must not exist, with its deadline: one item, or all of `items`, under
--- a key of its own; or the one in the `room` of a lease whose message of field 0 is acked by that. False, with nothing
--- written, if the new lease exists or that message is gone. Other fields of the room, which only another program can have
--- written, move along and keep a deadline. `each`: every item gets a field of its own, as they are settled one by one.
-local function made(key, room, item, items, each, deadlines, deadline, id)
-  if room and redis.pcall('RENAMENX', room, key) ~= 1 then return false end
-  if redis.pcall('ZADD', deadlines, 'NX', deadline, id) == 1 then
-    local added
-    if room then
-      added = redis.pcall('HSET', key, '0', item)
-      if added == 0 then return true end
-      if added == 1 then redis.call('HDEL', key, '0') end
-    elseif not items then
-      if redis.pcall('HSETNX', key, '0', item) == 1 then return true end
-    elseif not each then
-      if redis.pcall('HSETNX', key, 'batch', cmsgpack.pack(items)) == 1 then return true end
-    else
-      local fields = {}
-      for i = 1, #items do fields[2 * i - 1], fields[2 * i] = i, items[i] end
-      if redis.pcall('HSET', key, unpack(fields)) == #items then return true end
-    end
-    redis.call('ZREM', deadlines, id)
-  end
-  if room then redis.call('RENAME', key, room) end
-  return false
-end
-
--- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities
--- and journal, no waiting suspect and no tombstone. Returns nil for any other.
+-- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities,
+-- journal and groups (see lib/lone_turns.lua), no waiting suspect and no tombstone. Returns nil for any other.
 local function settle_receive_short()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
@@ -55,13 +28,17 @@ local function settle_receive_short()
   end
   -- If dead letters cannot be written, nothing is delivered.
   if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists, book, word = ARGV[4], nil, nil, nil, 'SHORT'
+  local visibility_ms, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, false, 'SHORT'
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
-    if set.err or set[1] or set[5] then return nil end
+    if set.err or set[1] then return nil end
     if set[2] == 'all' or set[2] == 'outcomes' then
       book, word = short_journal({ journal = KEYS[20], meta = meta, stats = stats, all = set[2] == 'all' }), 'NOTED'
       if not book then return nil end
+    end
+    if set[5] then
+      groups, word = not book and short_groups(meta, KEYS[12], count), 'TURNS'
+      if not groups then return nil end
     end
     levels = set[3]
     if visibility_ms == '' then visibility_ms = set[4] or '' end
@@ -83,7 +60,15 @@ local function settle_receive_short()
     end
   end
   local item, items, taken, number, heads = nil, nil, nil, 0, nil
-  if left > 0 then
+  if groups then
+    if left > 0 then return nil end -- messages without a group take turns with the others
+    if count > 0 then
+      items, left = groups.read()
+      if not items then return nil end
+      item, number = items[1], #items
+      if number < 2 then items = nil end
+    end
+  elseif left > 0 then
     item, number = redis.call('LINDEX', ready, 0), 1
     local stop = is_plain(item)
     if not stop then return nil end
@@ -105,6 +90,8 @@ local function settle_receive_short()
     ids = held_alone(leases)
   end
   if not ids or #ids ~= leases then return nil end
+  local slots = groups and groups.slots_of(ids, acks)
+  if slots == nil then return nil end
   local received, acked, stored, unacked, settled
   if room then
     received, acked, stored = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored'))
@@ -112,14 +99,14 @@ local function settle_receive_short()
     received, acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'received', 'acked', 'stored', 'unacked'))
   end
   local now, stamp = clock(ARGV[1], meta)
-  if not received or not now then return nil end
+  if not received or not now or groups and groups.is_late(now) then return nil end
   local deadline, hint = count > 0 and now + visibility_ms or 0, left > 0 and 0 or -2
   if not item and count > 0 then
     -- Without an item nothing is renamed.
     if renamed and redis.call('EXISTS', key) == 1 then return nil end
     local due = redis.pcall('ZRANGE', KEYS[12], 0, 0, 'WITHSCORES')
     if due.err then return nil end
-    if due[2] then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
+    if due[2] and not (groups and groups.is_seat(tonumber(due[2]))) then hint = math.min(math.max(1, tonumber(due[2]) - now), MAX_MS) end
   end
 
   local rows
@@ -136,7 +123,9 @@ local function settle_receive_short()
   -- The first write to a key checks its type, or a read; on failure the earlier writes are undone.
   if item then
     if not made(key, room, item, items, asked == 'each', deadlines, deadline, id) then return nil end
-    if taken then
+    if groups then
+      groups.write(id, now)
+    elseif taken then
       for i = 1, #taken, 2 do
         local list = taken[i]
         redis.call('LTRIM', list, taken[i + 1], -1)
@@ -148,6 +137,7 @@ local function settle_receive_short()
     return nil
   end
   local first, counted = item, 0
+  if slots then groups.free(slots) end
   if room then
     if redis.call('ZREM', deadlines, ids[1]) > 0 then first = nil end
     counted = redis.pcall('HSET', stats, 'received', received + 1, 'acked', acked + 1, 'stored', stored - 1)
@@ -190,7 +180,8 @@ local function settle_receive_short()
     settled = {}
     for i = 1, leases do settled[i] = 1 end
   end
-  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0 }
+  return { 'OK', stamp, text(deadline), left, text(hint), 0, degraded, settled, items or { item }, {}, 0, book and 1 or 0,
+    groups and 0 or nil }
 end
 local short = settle_receive_short()
 if short then return short end

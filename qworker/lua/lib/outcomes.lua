@@ -27,11 +27,10 @@
 -- times describes a delivery for the journal: `<delivered_ms> <times> <task>`, `-` for an unknown value; or ''. For groups
 -- and times see docs/protocol.md.
 
-local KINDS = 'ncrlsbdktp'
-local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
-local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
-
 local function read_outcomes(at)
+  local KINDS = 'ncrlsbdktp'
+  local MAX_OUTCOMES, MAX_TIMES, MAX_LIMITED_MS = 10000, 512, 86400000
+  local TIMES = '^[%d-]+ [%w+/=-]+ [%w_.:-]+$'
   local leases = {}
   local number = whole(ARGV[at], 0, 64)
   if not number or #KEYS < FIRST_LEASE + number - 1 then return nil, 'leases' end

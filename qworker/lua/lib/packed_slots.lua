@@ -76,16 +76,6 @@ function packed_slots.unmark(slots, flat, most)
   return names, numbers, most - left
 end
 
--- The messages of a new lease take a slot each, in their order; `names`: their groups, false for none, or with a \1 before one
--- whose record does not count them. With a `mark` there are several, and none of their records does.
-function packed_slots.hold(slots, lease_id, names, mark)
-  if #names == 1 then
-    redis.call('HSET', slots, lease_id .. ':0', names[1])
-  else
-    redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
-  end
-end
-
 -- Visit about `most` slots. `cursor`: '0' at first; of HSCAN, with the index and the field where the next call goes on if there
 -- are more, as a batch may have. Returns the next cursor, '0' at the end.
 function packed_slots.each(slots, cursor, most, visit)

@@ -93,4 +93,16 @@ function turns.reasons(heads, names, now)
   end
   return reasons
 end
+
+-- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
+function turns.take_each(it, batch, bounds, now)
+  if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
+  local even = even_turns(it.states, it.turns, it.slots, it.stored)
+  local turn = even.read(it.tags().queue, bounds.count, bounds.bytes, function(item) return not over(header(item), now) end)
+  if not turn then return nil end
+  for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
+  for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before
+  batch.items, batch.heads, batch.number, batch.bytes = turn.items, turn.items, #turn.items, turn.bytes
+  return { members = #turn.items, write = function(lease_id) even.write(turn, lease_id, it.tags()) end }
+end
 end

@@ -13,7 +13,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
   bounds.count = math.min(bounds.count, MOST_TAKEN)
   it.come_back(now)
-  local each = waiting == 0 and turns.take_each(it, batch, bounds.count, bounds.bytes, now)
+  local each = waiting == 0 and turns.take_each(it, batch, bounds, now)
   if each then return each end
   it.begin()
   local families = turns.families(it)
@@ -180,11 +180,11 @@ function turns.write(lease_id, batch, taken)
   if taken and taken.write then
     taken.write(lease_id)
   elseif taken then
-    if taken.members > 0 then packed_slots.hold(it.slots, lease_id, taken.names, '') end
+    if taken.members > 0 then it.stored.hold(it.slots, lease_id, taken.names, '') end
     it.in_parts('ZREM', delayed, taken.gone)
     local left = it.leave_first(taken.left, taken.window)
     taken.families.write()
-    if #taken.emptied > 0 then it.note_recent(taken.emptied) end
+    if #taken.emptied > 0 then it.stored.note_recent(it.tags(), taken.emptied) end
     it.finish()
     it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()

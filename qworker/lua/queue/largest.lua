@@ -13,6 +13,7 @@
 --- include lib/checks.lua
 --- include lib/keys.lua
 --- include lib/envelope.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua

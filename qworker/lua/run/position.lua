@@ -22,7 +22,7 @@ local MAX_STEPS = 1000
 local meta, runs, run, lease, id, index = KEYS[1], KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]
 local now, keep_ms = clock(ARGV[1], meta), ARGV[4] ~= '' and whole(ARGV[4], 1, MAX_KEEP_MS)
 local loop, position, value = ARGV[6], whole(ARGV[7], 0, MAX_MS), ARGV[8]
-local lease_name = string.match(lease, ':lease:([%w._-]+)$')
+local lease_name = string.match(lease, '}:lease:([%w._-]+)$')
 if not now or not lease_name or not string.find(id, '^[%w._-]+$') or string.sub(run, -#id - 5) ~= ':run:' .. id then
   return { 'ARG', 'message id' }
 end

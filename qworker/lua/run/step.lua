@@ -30,7 +30,7 @@ local meta, stats, journal = KEYS[1], KEYS[5], KEYS[6]
 
 local runs, run, lease, id, index = KEYS[2], KEYS[3], KEYS[4], ARGV[2], ARGV[3]
 local now, keep_ms = clock(ARGV[1], meta), ARGV[4] ~= '' and whole(ARGV[4], 1, MAX_KEEP_MS)
-local lease_name = string.match(lease, ':lease:([%w._-]+)$')
+local lease_name = string.match(lease, '}:lease:([%w._-]+)$')
 if not now or not lease_name or not string.find(id, '^[%w._-]+$') or string.sub(run, -#id - 5) ~= ':run:' .. id then
   return { 'ARG', 'message id' }
 end

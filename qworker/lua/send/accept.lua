@@ -22,6 +22,7 @@
 --- include lib/journal.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua

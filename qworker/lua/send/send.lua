@@ -34,6 +34,7 @@
 --- include lib/journal.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
+--- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua
@@ -90,7 +91,6 @@ end
 
 local kept_out, outside, holds, replaced, sooner = take_keys(first_key, keyed, number, delay_ms, ttl_ms, now, id_of)
 if not kept_out then return outside or { 'ARG', 'unique' } end
-
 refused = refusal(attributes, number - #kept_out / 2 - replaced)
 if refused then return refused end
 local middle, items, early = stamp(now, ttl_ms, delay_ms), {}, {}

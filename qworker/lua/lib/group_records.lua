@@ -1,0 +1,80 @@
+-- What is kept of groups, as it is stored: their records, and the virtual times of their queue. See lib/groups.lua.
+
+-- Its functions are made here, as a queue without groups needs none.
+local function group_records(states)
+  local MOST_RECENT = 4096 -- bytes
+  local it = {}
+
+  -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
+  function it.read_tags()
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    if found.err then return nil end
+    return {
+      queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+    }
+  end
+
+  function it.write_tags(tags)
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(tags, names)
+    local added = table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
+  end
+
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  -- A record as it is stored. `number`: -1 without waiting members.
+  function it.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
+  end
+
+  -- The values of a record as it is stored; nil without one.
+  function it.unpack(found)
+    if not found or string.byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
+  -- The messages of a new lease take a slot each, in their order, see lib/packed_slots.lua. `names`: their groups, false for
+  -- none, or with a \1 before one whose record does not count them. With a `mark` there are several, and none of their records
+  -- does.
+  function it.hold(slots, lease_id, names, mark)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+    end
+  end
+  return it
+end
