@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qworker.client.queue import Queue
     from qworker.client.unsent import UnsentCalls
 
-__all__ = ["command"]
+__all__ = ["command", "group_document"]
 
 _TONES: Final = {"blocked": "bad", "running": "good"}
 #: Dead calls that are named.
@@ -60,7 +60,7 @@ def list_groups(session: Session, queue: str | None, limit: int) -> Output:
         if len(found) > limit or (len(found) == limit and opened.calls(1, skip=limit)):
             cut.append(opened.name)
     return Output(
-        {"groups": [_document(one) for one in groups]},
+        {"groups": [group_document(one) for one in groups]},
         itertools.chain(_listing(session, groups), cut_notes(cut, limit)),
     )
 
@@ -80,11 +80,13 @@ def show(session: Session, group_id: str, queue: str | None) -> Output:
 
     opened, group = _find(session, group_id, queue)
     unsent = opened.client.run(unsent_calls(opened.ref, group.id)) if group.is_open else []
-    document = {**_document(group), "unsent": [asdict(one) for one in unsent]}
+    document = {**group_document(group), "unsent": [asdict(one) for one in unsent]}
     first = group.dead[0] if group.dead and group.is_open else None
     dead = (
         opened.client.run(read_calls(opened.ref, group.id, first, 1)) if first is not None else []
     )
+    named = [{"queue": call.queue, "id": call.message_id} for call in dead or () if call.queue]
+    document["first_dead"] = named[0] if named else None
     return Output(document, _text(group, unsent, dead or [], session.now_ms()))
 
 
@@ -170,7 +172,8 @@ def _find(session: Session, group_id: str, queue: str | None) -> tuple[Queue, Ca
     return found
 
 
-def _document(group: CallGroup) -> dict[str, Any]:
+def group_document(group: CallGroup) -> dict[str, Any]:
+    """Write a group of calls for `--json`."""
     return {
         "id": group.id,
         "queue": group.queue,

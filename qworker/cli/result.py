@@ -36,8 +36,8 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Ite
     """Show the result of a message: the value that its handler returned.
 
     Exit code 1 if there is no value, and nothing but the error is printed: the message is dead or has ended otherwise
-    (--json prints how), it has not ended, its task keeps no results, or its result has expired. Exit code 2 if the
-    queue does not exist either.
+    (--json prints how, and which step of a chain), it has not ended, its task keeps no results, or its result has
+    expired. Exit code 2 if the queue does not exist either.
     """
     from qworker.cli.message.bodies import body_lines
     from qworker.client.queue import Queue
@@ -71,10 +71,15 @@ def show(session: Session, queue: str, message_id: str, wait: str | None) -> Ite
 def _document(outcome: Outcome) -> dict[str, Any]:
     import json
 
+    step = None
+    if outcome.step is not None:
+        queue, task, message_id = outcome.step
+        step = {"queue": queue, "task": task, "id": message_id}
     return {
         "state": outcome.state,
         "value": json.loads(outcome.value) if outcome.state == "ok" else None,
         "reason": outcome.reason or None,
         "error": outcome.error or None,
         "text": outcome.text or None,
+        "step": step,
     }

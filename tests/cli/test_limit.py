@@ -111,11 +111,14 @@ def test_a_queue_that_waits_as_a_whole_is_named_beside_its_groups(run, shop):
         assert re.search(
             "crm waits for (5[0-9]s|1m00s) more, since a handler raised", run(*verb).err
         )
+        document = run(*verb, "--json").json
+        assert (document["paused"], document["limited_until_ms"] > shop.now_ms()) == ("", True)
     queue.pause("out")
     for verb in verbs:
         assert (
             "crm is paused, so no message of it starts: qworker queue resume crm" in run(*verb).err
         )
+        assert run(*verb, "--json").json["paused"] == "out"
 
 
 def test_a_limit_that_there_is_not_is_not_shown(run, shop):

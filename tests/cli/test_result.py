@@ -28,6 +28,7 @@ def test_a_value_is_shown_as_json(run, shop):
         "reason": None,
         "error": None,
         "text": None,
+        "step": None,
     }
 
 
@@ -53,6 +54,8 @@ def test_a_death_of_a_chain_names_the_step(run, shop):
     ran = run("result", "show", "emails", "x")
     assert ran.code == 1
     assert "call of 'parse', message y of queue 'web' is dead (rejected): no such page" in ran.err
+    shown = run("result", "show", "emails", "x", "--json").json
+    assert shown["step"] == {"queue": "web", "task": "parse", "id": "y"}
 
 
 def test_an_end_without_a_value_is_an_error(run, shop):

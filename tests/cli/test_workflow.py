@@ -122,7 +122,9 @@ def test_a_run_is_shown_with_the_calls_that_it_waits_for(run, orders):
     assert "calls of gather#1\n" in shown
     assert "calls      1, waits for 1\n" in shown
     assert "workflow signal" not in shown
-    calls = run("workflow", "show", "p-1", "--json").json["calls"]
+    waits = run("workflow", "show", "p-1", "--json").json["calls"]
+    calls = waits["id"]
+    assert (waits["calls"], waits["left"], waits["dead"]) == (1, 1, [])
     assert f"qworker calls show {calls}" in shown
     assert calls in run("calls", "show", calls).out
     drain(orders.app)
@@ -147,11 +149,15 @@ def test_a_run_whose_gather_is_blocked_names_the_dead_call_and_what_to_do(run, o
     drain(orders.app, errors="collect")
     shown = run("workflow", "show", "p-2").out
     assert "calls      2, waits for 2, 2 dead\n" in shown
-    calls = run("workflow", "show", "p-2", "--json").json["calls"]
+    waits = run("workflow", "show", "p-2", "--json").json["calls"]
+    calls = waits["id"]
+    assert (waits["state"], waits["left"], waits["dead"]) == ("blocked", 2, [0, 1])
     assert f"qworker calls show {calls}\n" in shown
 
     shown = run("calls", "show", calls).out
     assert f"qworker dead show scales {calls}.0\n" in shown
+    document = run("calls", "show", calls, "--json").json
+    assert document["first_dead"] == {"queue": "scales", "id": f"{calls}.0"}
     assert f"qworker dead redrive scales --id {calls}.0\n" in shown
     assert f"qworker calls cancel {calls}\n" in shown
     assert "ValueError" in run("dead", "show", "scales", f"{calls}.0").out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -154,9 +154,12 @@ def show(session: Session, queue: str, name: str | None) -> Output:
             )
         found = chosen
     now_ms = session.now_ms()
-    _note_wait_of(session, queue)
     return Output(
-        {"queue": queue, "limits": [load_document(load, now_ms) for load in found]},
+        {
+            "queue": queue,
+            **_wait_of(session, queue),
+            "limits": [load_document(load, now_ms) for load in found],
+        },
         Table(LOAD_COLUMNS, [load_row(load, now_ms) for load in found], f"{queue} has no limits"),
     )
 
@@ -193,16 +196,19 @@ def show_groups(session: Session, queue: str, most: int) -> Output:
 
     found = session.client.run(groups(session.queues.get(queue).ref, most=most))
     now_ms = session.now_ms()
-    _note_wait_of(session, queue)
     none = f"no group of {queue} waits or runs"
     return Output(
-        {"queue": queue, "groups": [group_document(group) for group in found]},
+        {
+            "queue": queue,
+            **_wait_of(session, queue),
+            "groups": [group_document(group) for group in found],
+        },
         Table(GROUP_COLUMNS, [group_row(group, now_ms) for group in found], none),
     )
 
 
-def _note_wait_of(session: Session, queue: str) -> None:
-    """Say if the whole queue waits, so that no group of it runs whatever its own limits are."""
+def _wait_of(session: Session, queue: str) -> dict[str, Any]:
+    """Say if the whole queue waits, so that no group of it runs whatever its own limits are; also for `--json`."""
     from qworker.formats import span
 
     seen = session.queues.get(queue).inspect()
@@ -214,6 +220,7 @@ def _note_wait_of(session: Session, queue: str) -> None:
             f"{queue} waits for {left} more, since a handler raised RateLimited for a message without a group; "
             f"qworker queue resume {queue} ends that"
         )
+    return {"paused": seen.paused, "limited_until_ms": seen.limited_until_ms}
 
 
 def _of_all(session: Session) -> dict[str, dict[str, tuple[Limit, list[str]]]]:

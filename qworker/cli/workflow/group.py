@@ -70,10 +70,12 @@ def list_runs(session: Session, queue: str | None, state: str | None, limit: int
 @click.pass_obj
 def show(session: Session, run_id: str, queue: str | None) -> Output:
     """Show a run: its state, and the steps, signals and positions that it has recorded, with their times."""
+    from qworker.cli.calls import group_document
+
     opened, run = _find(session, run_id, queue)
     steps, calls = opened.run_steps(run.id) or [], gathered(opened, run)
     document = {**run_document(run), "steps": [step_document(step) for step in steps]}
-    document["calls"] = calls.id if calls else None
+    document["calls"] = group_document(calls) if calls else None
     return Output(document, run_text(run, steps, calls))
 
 
