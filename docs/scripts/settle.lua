@@ -113,16 +113,15 @@ local function acks_by_index(at, leases)
     return ids
   end
 
-  -- Whether each lease is acked as a whole, by its indices.
-  function acks.are_whole()
-    for l = 1, leases do
-      if not whole_ones[l] or not number[l] then return false end
-    end
-    return true
-  end
-
   -- Whether all of a lease is acked.
   function acks.is_whole(l) return whole_ones[l] ~= nil end
+
+  -- How many messages are acked by their indices.
+  function acks.named()
+    local all = 0
+    for l = 1, leases do all = all + (number[l] or 0) end
+    return all
+  end
 
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
   function acks.take(ids, stats)
@@ -144,23 +143,51 @@ local function acks_by_index(at, leases)
   end
   return acks
 end
+
+-- The fields in `slots` of the messages of leases, see lib/packed_slots.lua. Nil if `acks` is not of all of one, or if one has
+-- no slots, or some that the records of groups count.
+local function uncounted(slots, ids, acks)
+  local asked, fields = {}, {}
+  for i = 1, #ids do
+    if acks and not acks.is_whole(i) then return nil end
+    asked[2 * i - 1], asked[2 * i] = ids[i], ids[i] .. ':0'
+  end
+  if #ids == 0 then return fields end
+  local found = redis.pcall('HMGET', slots, unpack(asked))
+  for i = 1, #asked, 2 do
+    local at = found[i] and i or i + 1
+    if string.byte(found[at] or '') ~= 1 then return nil end
+    fields[#fields + 1] = asked[at]
+  end
+  return fields
+end
 -- The short way of a settle, see lib/lone_acks.lua: of messages that were delivered alone, or of leases as a whole.
 local function settle_short()
-  local meta, stats, leases, acks = KEYS[16], KEYS[17], #KEYS - 20, nil
+  local meta, stats, leases, acks, slots = KEYS[16], KEYS[17], #KEYS - 20, nil, nil
   if leases < 1 then return nil end
   if not acks_alone(3, leases) then
     acks = acks_by_index(3, leases)
     if not acks then return nil end
   end
   local mode = redis.pcall('HGET', meta, 'journal')
-  if mode and (mode ~= 'off' or redis.call('HEXISTS', meta, 'groups') == 1) then return nil end
-  local ids
+  if mode then
+    if mode ~= 'off' then return nil end
+    slots = redis.call('HEXISTS', meta, 'groups') == 1 and string.sub(meta, 1, -5) .. 'slots'
+  end
+  local ids, fields
   if acks then
     ids = acks.held()
-    if not ids or not acks.are_whole() then return nil end
+    if not ids then return nil end
+    for l = 1, leases do
+      if not acks.is_whole(l) then return nil end
+    end
   else
     ids = held_alone(leases)
     if not ids then return nil end
+  end
+  if slots then
+    fields = uncounted(slots, ids, acks)
+    if not fields then return nil end
   end
   local acked, stored, unacked = counters(redis.pcall('HMGET', stats, 'acked', 'stored', 'unacked'))
   local now, stamp = clock(ARGV[1], meta)
@@ -173,10 +200,11 @@ local function settle_short()
     for i = 1, leases do settled[i] = 1 end
   end
   redis.call('ZREM', KEYS[13], unpack(ids))
+  if slots then redis.call('HDEL', slots, unpack(fields)) end
   local counted = redis.pcall('HSET', stats, 'acked', acked + done, 'stored', stored - done, 'unacked', unacked - done)
   if acks then
     results = {}
-    for i = 1, done do results[i] = 1 end
+    for i = 1, acks.named() do results[i] = 1 end
   end
   return { 'OK', stamp, type(counted) == 'number' and 0 or 1, settled, results or settled }
 end

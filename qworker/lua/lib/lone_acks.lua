@@ -84,16 +84,15 @@ local function acks_by_index(at, leases)
     return ids
   end
 
-  -- Whether each lease is acked as a whole, by its indices.
-  function acks.are_whole()
-    for l = 1, leases do
-      if not whole_ones[l] or not number[l] then return false end
-    end
-    return true
-  end
-
   -- Whether all of a lease is acked.
   function acks.is_whole(l) return whole_ones[l] ~= nil end
+
+  -- How many messages are acked by their indices.
+  function acks.named()
+    local all = 0
+    for l = 1, leases do all = all + (number[l] or 0) end
+    return all
+  end
 
   -- Take the messages out of their leases. Returns how many there were, how many of each lease, and the leases that are over.
   function acks.take(ids, stats)
@@ -114,4 +113,22 @@ local function acks_by_index(at, leases)
     return done, settled, over
   end
   return acks
+end
+
+-- The fields in `slots` of the messages of leases, see lib/packed_slots.lua. Nil if `acks` is not of all of one, or if one has
+-- no slots, or some that the records of groups count.
+local function uncounted(slots, ids, acks)
+  local asked, fields = {}, {}
+  for i = 1, #ids do
+    if acks and not acks.is_whole(i) then return nil end
+    asked[2 * i - 1], asked[2 * i] = ids[i], ids[i] .. ':0'
+  end
+  if #ids == 0 then return fields end
+  local found = redis.pcall('HMGET', slots, unpack(asked))
+  for i = 1, #asked, 2 do
+    local at = found[i] and i or i + 1
+    if string.byte(found[at] or '') ~= 1 then return nil end
+    fields[#fields + 1] = asked[at]
+  end
+  return fields
 end

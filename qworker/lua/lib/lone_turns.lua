@@ -35,22 +35,8 @@ local function short_groups(meta, delayed, count)
   -- Whether the clock was set back: what waits for a time is computed anew then.
   function it.is_late(now) return now + LATE_MS < tags.at_ms end
 
-  -- The fields of the slots of leases. Nil if `acks` is not of all of one, or if one has no slots, or they are counted.
-  function it.slots_of(ids, acks)
-    if #ids == 0 then return ids end
-    local asked, fields = {}, {}
-    for i = 1, #ids do
-      if acks and not acks.is_whole(i) then return nil end
-      asked[2 * i - 1], asked[2 * i] = ids[i], ids[i] .. ':0'
-    end
-    local found = redis.call('HMGET', slots, unpack(asked))
-    for i = 1, #asked, 2 do
-      local at = found[i] and i or i + 1
-      if string.byte(found[at] or '') ~= 1 then return nil end
-      fields[#fields + 1] = asked[at]
-    end
-    return fields
-  end
+  -- See `uncounted` of lib/lone_acks.lua.
+  function it.slots_of(ids, acks) return uncounted(slots, ids, acks) end
 
   function it.free(fields)
     if #fields > 0 then redis.call('HDEL', slots, unpack(fields)) end
