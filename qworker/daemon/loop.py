@@ -27,6 +27,9 @@ REST: Final = 4.0
 #: The wait after a failed pass doubles from the first of these to the last.
 FIRST_BACKOFF_S: Final = 0.1
 LONGEST_BACKOFF_S: Final = 2.0
+_NEXT_STEP: Final = (
+    f"it tries again every {LONGEST_BACKOFF_S:g} s until it succeeds; see `qworker doctor`"
+)
 #: Reapers that wake for the same due time are spread over this much each, 100 ms in all.
 SPREAD_S: Final = 0.005
 LONGEST_SPREAD_S: Final = 0.1
@@ -131,14 +134,15 @@ class ReaperLoop:
         if self._failing_since is None:
             self._failing_since = self._clock()
         if (suppressed := self._throttle.admit(type(error).__name__)) is not None:
+            # The text of our own errors is enough; any other one is a defect and needs its traceback.
+            is_ours = isinstance(error, QworkerError)
             _log.error(
                 "tick_failed",
                 error=type(error).__name__,
                 problem=str(error),
                 failed=self._failed,
                 held_back=suppressed,
-                # The text of our own errors is enough; any other one is a defect and needs its traceback.
-                exc_info=not isinstance(error, QworkerError),
+                **({"next_step": _NEXT_STEP} if is_ours else {"exc_info": True}),
             )
 
     def _backoff_s(self) -> float:

@@ -26,7 +26,7 @@ from qworker.daemon.tick import Tick
 from qworker.engine.inspect import inspect
 from qworker.engine.options import QueueAttributes
 from qworker.engine.reap import sweep
-from qworker.errors import InvalidOptionError, QworkerError
+from qworker.errors import InDoubtError, InvalidOptionError, QworkerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 
 __all__ = ["EmbeddedReaper"]
@@ -135,6 +135,8 @@ class EmbeddedReaper:
         """Return None if the server runs scripts (PING alone does not show that), or the problem, within 1.5 s."""
         try:
             self._probe.execute(sweep([], self.reaper.tick_ms), give_up_s=_READY_WITHIN_S)
+        except (UnavailableError, InDoubtError) as error:
+            return f"the server does not answer: {error}"
         except QworkerError as error:
             return f"the server does not run scripts: {error}"
         return None

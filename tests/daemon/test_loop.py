@@ -100,7 +100,8 @@ def test_failed_pass_is_logged_counted_and_retried(
     first, *_ = events(logs, "tick_failed")
     assert first["log_level"] == "error"
     assert (first["error"], first["problem"]) == ("UnavailableError", "down")
-    assert not first["exc_info"]
+    assert "exc_info" not in first
+    assert first["next_step"].startswith("it tries again every 2 s")
     # The same error is reported every ten seconds only.
     assert len(events(logs, "tick_failed")) == 1
     (recovered,) = events(logs, "tick_recovered")
@@ -113,6 +114,7 @@ def test_defect_in_a_pass_does_not_end_the_loop(clock: Clock, logs: list[dict[st
     run(Passes(KeyError("defect"), NOTHING), clock)
     (line,) = events(logs, "tick_failed")
     assert line["exc_info"]
+    assert "next_step" not in line
 
 
 def test_no_pause_while_there_is_work(clock: Clock) -> None:

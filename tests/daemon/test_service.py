@@ -148,6 +148,11 @@ class TestDaemon:
             ):
                 systemd.wait_for("READY=1")
                 assert systemd.next() == "STATUS=the server does not answer"
+                port = logged(log, "metrics_served")[0]["port"]
+                assert get(port, "/healthz") == (200, "ok\n")
+                status, problem = get(port, "/readyz")
+                assert status == 503
+                assert problem.startswith("the server does not answer: the server was not reached")
                 for number in (1, 2):
                     with server_at(socket):
                         wait_until(lambda: _answers(socket))
@@ -161,7 +166,11 @@ class TestDaemon:
                     systemd.wait_for("STATUS=the server does not answer")
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(DEADLINE_S) == 0
-            assert logged(log, "tick_failed")[0]["level"] == "error"
+            failed = logged(log, "tick_failed")[0]
+            assert failed["level"] == "error"
+            assert str(socket) in failed["problem"]
+            assert "check that it runs, and the URL" in failed["problem"]
+            assert "tries again every 2 s" in failed["next_step"]
             assert len(logged(log, "tick_recovered")) == 2
 
     def test_serves_metrics_and_health(
