@@ -30,7 +30,13 @@ def busy(first: float, last: float, *pids: int) -> list[Event]:
 def test_three_at_a_time_leave_no_slot_idle() -> None:
     """One that begins as another ends is not beside it."""
     found = figures([SENT, *busy(0, 5, 1, 2, 3)])
-    assert found == {"slots_used": 15, "at_once": 3, "idle_longest_s": 0.0, "idle_share": 0.0}
+    assert found == {
+        "slots_used": 15,
+        "at_once": 3,
+        "at_once_after_loss": 0,
+        "idle_longest_s": 0.0,
+        "idle_share": 0.0,
+    }
 
 
 def test_a_fourth_is_seen() -> None:
@@ -46,8 +52,18 @@ def test_a_slot_that_stays_idle_while_messages_wait_is_seen() -> None:
     assert figures([few, *busy(0, 6, 1, 2), *busy(0, 2, 3)])["idle_longest_s"] == 0.0
 
 
-def test_what_a_lost_master_brings_about_does_not_count() -> None:
-    """Until its leases have run out."""
+def test_what_runs_after_the_loss_of_a_master_is_counted_apart() -> None:
+    """Until its leases have run out, what it had delivered may run beside what the new one delivers."""
     events = [SENT, *busy(0, 5, 1, 2, 3), *ran(2.2, 2.4, 99, 4)]
-    assert figures([*events, Event(2 * SECOND, 9, "upset", ())])["at_once"] == 3
-    assert figures([*events, Event(3 * SECOND, 9, "upset", ())])["at_once"] == 4
+    after = figures([*events, Event(2 * SECOND, 9, "master_lost", ())])
+    assert (after["at_once"], after["at_once_after_loss"]) == (3, 4)
+    before = figures([*events, Event(3 * SECOND, 9, "master_lost", ())])
+    assert (before["at_once"], before["at_once_after_loss"]) == (4, 3)
+
+
+def test_slots_are_idle_while_few_children_are_left_but_no_more_run() -> None:
+    """A course that kills most of them says so."""
+    few = Event(0, 9, "few", ())
+    found = figures([SENT, few, *busy(0, 5, 1), *ran(2.0, 3.0, 97, 4), *ran(2.2, 2.4, 98, 5)])
+    assert (found["at_once"], found["idle_longest_s"]) == (3, 0.0)
+    assert figures([SENT, few, *busy(0, 5, 1, 2, 3), *ran(2.2, 2.4, 99, 4)])["at_once"] == 4

@@ -5,10 +5,13 @@ More children than slots, and always more messages than both. From the history, 
 - `at_once`: the most handlers that ran at a time;
 - `idle_longest_s`: the longest time during which fewer ran than may, while messages waited: a slot that a dead child,
   worker or server has left behind would stay idle for good;
-- `idle_share`: the part of all the time, in per cent.
+- `idle_share`: the part of all the time, in per cent;
+- `at_once_after_loss`: the most handlers that ran at a time in the 12 s after a master was lost.
 
-What a new master has not got of the old one may run again beside what it has received since: a course notes the loss
-of a master as `upset`, and the time until its leases have run out does not count.
+A course notes the loss of a master as `master_lost`. What the old master had delivered, the limit at most, may run
+beside what the new one delivers, which is the limit again if it has not got those leases: so the bound is twice the
+limit until the leases have run out, and idle slots do not count. A course notes as `few` that it has killed most
+children: until others have started, idle slots do not count either.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ _WAITING: Final = 20
 _IDLE_S: Final = 2.0
 VISIBILITY_S: Final = 4.0
 #: So long after a master was lost what its leases held may run beside others: until another is found, and they run out.
-_UPSET_S: Final = 8.0 + VISIBILITY_S
+_LOSS_S: Final = 8.0 + VISIBILITY_S
 
 
 def figures_of(history: Path) -> Mapping[str, float]:
@@ -51,7 +54,8 @@ def figures(events: Iterable[Event]) -> Mapping[str, float]:
     ended_at: dict[int, int] = {}
     ran: list[Event] = []
     unfinished: list[tuple[int, int]] = []
-    upset: list[int] = []
+    lost: list[int] = []
+    few: list[int] = []
     done: set[str] = set()
     for event in sorted(events, key=lambda each: each.at):
         ended_at[event.pid] = event.at
@@ -63,15 +67,17 @@ def figures(events: Iterable[Event]) -> Mapping[str, float]:
                 if event.word == "done" and key not in done:
                     done.add(key)
                     unfinished.append((event.at, -1))
-            case "upset", ():
-                upset.append(event.at)
+            case "master_lost", ():
+                lost.append(event.at)
+            case "few", ():
+                few.append(event.at)
     changes = [(at, change, 0) for at, change in running_changes(ran, ended_at)]
     changes += [(at, 0, change) for at, change in unfinished]
-    most = longest = idle = busy = running = waiting = before = 0
+    most = most_after_loss = longest = idle = busy = running = waiting = before = 0
     since: int | None = None  # when a slot became idle
     for at, begun, sent in sorted(changes):
-        calm = not any(0 <= at - each <= _UPSET_S * 1e9 for each in upset)
-        if not calm or waiting < _WAITING:
+        after_loss = _is_soon_after(at, lost)
+        if after_loss or _is_soon_after(at, few) or waiting < _WAITING:
             since = None
         elif running < AT_ONCE:
             since = before if since is None else since
@@ -79,14 +85,21 @@ def figures(events: Iterable[Event]) -> Mapping[str, float]:
         else:
             since, busy = None, busy + at - before
         running, waiting, before = running + begun, waiting + sent, at
-        if calm:
+        if after_loss:
+            most_after_loss = max(most_after_loss, running)
+        else:
             most = max(most, running)
     return {
         "slots_used": len(done),
         "at_once": most,
+        "at_once_after_loss": most_after_loss,
         "idle_longest_s": round(longest / 1e9, 2),
         "idle_share": round(100 * idle / max(1, idle + busy), 1),
     }
+
+
+def _is_soon_after(at: int, moments: Iterable[int]) -> bool:
+    return any(0 <= at - each <= _LOSS_S * 1e9 for each in moments)
 
 
 def kill_some(stage: Stage) -> None:
@@ -107,7 +120,7 @@ def lose_node(stage: Stage) -> None:
     for _ in range(5):
         time.sleep(0.2)
         stage.kill_child()
-    stage.notebook.note("upset")  # until others have started; the loss itself is noted as it comes
+    stage.notebook.note("few")
     topology.lose_node_while(stage, kill_some)
 
 
@@ -173,6 +186,7 @@ ROWS = [
             at_least("kills", 2),
             *(bound for bound in _LOST_NODE.bounds if bound.figure in ("taken", "undone")),
             *_USED,
+            at_most("at_once_after_loss", 2 * AT_ONCE),
             within("idle_longest_s", _IDLE_S),
         ),
         seconds=25,

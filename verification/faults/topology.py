@@ -251,7 +251,7 @@ def lose_node_while(stage: Stage, course: Callable[[Stage], None]) -> None:
     time.sleep(2.0)
     old = cluster.master_of(key)
     stage.lose()
-    stage.notebook.note("upset")
+    stage.notebook.note("master_lost")
     begun = time.monotonic()
     old.kill()
     cluster.master_of(key, other_than=old)
