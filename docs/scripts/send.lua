@@ -203,13 +203,177 @@ local function short_journal(book)
   end
   return book
 end
+-- What is kept of groups, as it is stored: their records, and the virtual times of their queue. See lib/groups.lua.
+
+-- Its functions are made here, as a queue without groups needs none.
+local function group_records(states)
+  local MOST_RECENT = 4096 -- bytes
+  local it = {}
+
+  -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
+  function it.read_tags()
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    if found.err then return nil end
+    return {
+      queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+    }
+  end
+
+  function it.write_tags(tags)
+    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
+    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+  end
+
+  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
+  -- received would always be next. Of more than there is room for, those count that were the first in line.
+  function it.note_recent(tags, names)
+    local added = table.concat(names, '\n') .. '\n'
+    local function begin_note()
+      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+      tags.before = since and tags.queue < since + 2 and tags.recent or ''
+      tags.recent = string.format('%.17g\n', tags.queue)
+    end
+    local function fill()
+      local fits, room = added, MOST_RECENT - #tags.recent
+      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
+      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
+    end
+    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
+    if not since or tags.queue >= since + 1 then begin_note() end
+    fill()
+    if added ~= '' then
+      begin_note()
+      fill()
+    end
+    tags.noted = true
+  end
+
+  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
+  local FEW, asked, known = 8, 0, nil
+  function it.is_recent(tags, name)
+    local line = '\n' .. name .. '\n'
+    local function is_near(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and tags.queue < since + turns_ago
+    end
+    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
+    asked = asked + 1
+    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
+    if not known or known.recent ~= recent or known.before ~= before then
+      known = { recent = recent, before = before, names = {} }
+      for _, noted in ipairs({ recent, before }) do
+        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
+      end
+    end
+    return known.names[name]
+  end
+
+  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
+  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
+  -- turn of the queue. `one`: its `tag`, and whether it is `known`. Also returns where the next new one begins, if that moves.
+  local STEP, begun = 2 ^ -17, nil
+  function it.start_of(tags, one)
+    if one.known then return math.max(one.tag, tags.queue) end
+    local latest = tags.queue + 1
+    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
+    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
+    return math.max(one.tag, begun), tags.start
+  end
+
+  -- Most numbers of a call repeat, and packing one costs more than finding it.
+  local packed = setmetatable({}, { __index = function(known, number)
+    local bytes = cmsgpack.pack(number)
+    if number == number then known[number] = bytes end
+    return bytes
+  end })
+
+  -- A record as it is stored. `number`: -1 without waiting members.
+  function it.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
+    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
+      .. packed[turn] .. packed[tag] .. waits
+  end
+
+  -- The values of a record as it is stored; nil without one.
+  function it.unpack(found)
+    if not found or string.byte(found) ~= 0x98 then return nil end
+    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
+    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
+    return number, first, last, busy, turn, tag, rate_ms, wait_ms
+  end
+
+  -- The messages of a new lease take a slot each, in their order, see lib/packed_slots.lua. `names`: their groups, false for
+  -- none, or with a \1 before one whose record does not count them. With a `mark` there are several, and none of their records
+  -- does.
+  function it.hold(slots, lease_id, names, mark)
+    if #names == 1 then
+      redis.call('HSET', slots, lease_id .. ':0', names[1])
+    else
+      redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
+    end
+  end
+  return it
+end
+-- The short way to send a message of a group, see lib/lone_send.lua: of one without a parent, in a queue without limits.
+
+-- Its functions are made here, as most messages have no group. Returns a function that stores the message and returns how many
+-- groups stand in line anew, or nil, with nothing stored, if the number for a new group is taken; nil for any other message.
+local function short_member(meta, delayed, tail)
+  local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- see lib/group_members.lua
+  local MOST_BYTES = 257 -- of a name, see lib/groups.lua
+  local base = string.sub(meta, 1, -5)
+  local states, turns, limits = base .. 'groups', base .. 'turns', base .. 'limits'
+  local ordered, name = false, string.match(tail, '^[^\n]- g=([%w_.:%-%%]+)[ \n]')
+  if name and string.sub(name, 1, 3) == '%3D' then ordered, name = true, '=' .. string.sub(name, 4) end
+  if not name or name == '=' or string.find(name, '%', 1, true) or #name > MOST_BYTES then return nil end
+  if redis.call('EXISTS', limits) > 0 then return nil end
+  local found, line, seats = redis.pcall('HGET', states, ':' .. name), redis.call('TYPE', turns).ok, redis.call('TYPE', delayed).ok
+  if type(found) == 'table' or line ~= 'zset' and line ~= 'none' or seats ~= 'zset' and seats ~= 'none' then return nil end
+  local stored = group_records(states)
+  local number, first, last, busy, turn, tag, rate_ms, wait_ms = stored.unpack(found)
+  if not found then number, first, last, busy, turn, tag, rate_ms, wait_ms = -1, 0, -1, 0, 0, 0, 0, 0 end
+  local tags = stored.read_tags()
+  if not number or turn ~= 0 or tags.looking then return nil end
+
+  local function give_number()
+    local given = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
+    if redis.call('HSETNX', states, '#' .. given, 1) == 0 then return false end
+    number, first, last = given, 0, -1
+    if not found and stored.is_recent(tags, name) then tag = tags.queue + 1 end
+    return true
+  end
+
+  return function(item)
+    if number < 0 and not give_number() then return nil end
+    last = last + 1
+    redis.call('ZADD', delayed, SEATS_FROM + number * SEATS + last % SEATS, item)
+    local opened, start, next_start = 0, nil, nil
+    if not ordered or busy < 1 then
+      start, next_start = stored.start_of(tags, { tag = tag, known = found })
+      opened = redis.call('ZADD', turns, 'NX', start, name)
+    else
+      redis.call('ZREM', turns, name)
+    end
+    local record = stored.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
+    if next_start then
+      redis.call('HSET', states, ':' .. name, record, '@start', next_start)
+    else
+      redis.call('HSET', states, ':' .. name, record)
+    end
+    return opened
+  end
+end
 -- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards, maxsize, the
--- priority of the messages and its journal. It runs before the functions of the long way are created, and checks only the keys
--- that it writes. Returns nil, without a write, for any other send or on a problem, which the long way reports.
+-- priority of the messages and its journal; or one message of a group, see lib/lone_member.lua. It runs before the functions of
+-- the long way are created, and checks only the keys that it writes. Returns nil, without a write, for any other send or on a
+-- problem, which the long way reports.
 local function send_alone()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence, priority, number, asked = ARGV[2], ARGV[3], ARGV[6], #ARGV / 2 - 4, ARGV[#ARGV]
+  local grouped, member = #ARGV == 12 and ARGV[7] == '1' and ARGV[11] == '' and asked == '1', nil
+  if grouped then number, asked = 1, ARGV[10] end
   -- No delay, ttl, unique key or maxlen.
   if tonumber(ARGV[7]) ~= number or number < 1 or number > 500 or number % 1 ~= 0 or ARGV[4] ~= '' or ARGV[5] ~= ''
     or asked ~= '' and asked ~= '0' or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
@@ -221,7 +385,7 @@ local function send_alone()
     local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards',
       'levels', 'groups')
     paused_out, shards = set[1] == 'out', set[8] or nil
-    if set.err or set[1] and not paused_out or set[10] then return nil end
+    if set.err or set[1] and not paused_out then return nil end
     for i = 2, 5 do
       if set[i] and set[i] ~= '0' and i ~= 3 then return nil end
     end
@@ -231,6 +395,13 @@ local function send_alone()
     for i = 1, maxsize > 0 and number or 0 do
       if #ARGV[7 + 2 * i] > maxsize then return nil end
     end
+    if grouped then
+      member = set[10] and set[6] ~= 'all' and short_member(meta, KEYS[2], ARGV[9])
+      if not member then return nil end
+    end
+    for i = 1, set[10] and not grouped and number or 0 do
+      if string.find(ARGV[7 + 2 * i], ' g=', 1, true) then return nil end
+    end
     if set[6] == 'all' then
       book = short_journal({ journal = KEYS[#KEYS], meta = meta, stats = stats, all = true })
       if not book then return nil end
@@ -238,7 +409,7 @@ local function send_alone()
     -- A shard takes messages if it is marked `open`.
     if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
     if priority ~= '0' and (#priority ~= 1 or not string.find(set[9] or '', priority, 1, true)) then return nil end
-  elseif priority ~= '0' or string.find(meta, '/', 1, true) then
+  elseif grouped or priority ~= '0' or string.find(meta, '/', 1, true) then
     return nil
   end
   -- The lane and the counters in one read and one write; the long way gives a lane its place.
@@ -256,7 +427,9 @@ local function send_alone()
 
   -- The first write checks the type of its key; those of the others are known.
   local pushed, rows
-  if number == 1 and not book then
+  if member then
+    pushed = member(ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
+  elseif number == 1 and not book then
     pushed = redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
   else
     local items, middle, heads = {}, now .. ' 0 0 0 0', book and {}
@@ -295,7 +468,7 @@ local function send_alone()
     local lacking = type(tokens) == 'number' and math.min(number, 8) - tokens
     if lacking and lacking > 0 then tokens = redis.pcall('RPUSH', wake, unpack(EIGHT, 1, lacking)) end
     if type(tokens) ~= 'number' then degraded = 1 end
-  elseif there % 2 == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then
+  elseif there % 2 == 0 and not paused_out and pushed > 0 and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then
     degraded = 1
   end
   if asked == '' and degraded == 0 and not shards then return now end
@@ -564,86 +737,6 @@ local function stamp(now, ttl_ms, delay_ms)
   if ttl_ms > 0 then middle = middle .. ' x=' .. text(math.min(now + ttl_ms, MAX_MS)) end
   if delay_ms > 0 then middle = middle .. ' t=' .. text(math.min(now + delay_ms, MAX_DUE_MS)) end
   return middle
-end
--- What is kept of groups, as it is stored: their records, and the virtual times of their queue. See lib/groups.lua.
-
--- Its functions are made here, as a queue without groups needs none.
-local function group_records(states)
-  local MOST_RECENT = 4096 -- bytes
-  local it = {}
-
-  -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
-  function it.read_tags()
-    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
-    if found.err then return nil end
-    return {
-      queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
-    }
-  end
-
-  function it.write_tags(tags)
-    redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
-    if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
-  end
-
-  -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
-  -- received would always be next. Of more than there is room for, those count that were the first in line.
-  function it.note_recent(tags, names)
-    local added = table.concat(names, '\n') .. '\n'
-    local function begin_note()
-      local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-      tags.before = since and tags.queue < since + 2 and tags.recent or ''
-      tags.recent = string.format('%.17g\n', tags.queue)
-    end
-    local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
-      if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
-      tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
-    end
-    local since = tonumber(string.match(tags.recent, '^[^\n]*'))
-    if not since or tags.queue >= since + 1 then begin_note() end
-    fill()
-    if added ~= '' then
-      begin_note()
-      fill()
-    end
-    tags.noted = true
-  end
-
-  -- Most numbers of a call repeat, and packing one costs more than finding it.
-  local packed = setmetatable({}, { __index = function(known, number)
-    local bytes = cmsgpack.pack(number)
-    if number == number then known[number] = bytes end
-    return bytes
-  end })
-
-  -- A record as it is stored. `number`: -1 without waiting members.
-  function it.pack(number, first, last, busy, turn, tag, rate_ms, wait_ms)
-    local waits = rate_ms == 0 and wait_ms == 0 and '\0\0' or packed[rate_ms] .. packed[wait_ms]
-    return '\152' .. (number < 0 and '\255' or cmsgpack.pack(number)) .. packed[first] .. packed[last] .. packed[busy]
-      .. packed[turn] .. packed[tag] .. waits
-  end
-
-  -- The values of a record as it is stored; nil without one.
-  function it.unpack(found)
-    if not found or string.byte(found) ~= 0x98 then return nil end
-    local sound, _, number, first, last, busy, turn, tag, rate_ms, wait_ms = pcall(cmsgpack.unpack_limit, found, 8, 1)
-    if not sound or type(number) ~= 'number' or type(wait_ms) ~= 'number' then return nil end
-    return number, first, last, busy, turn, tag, rate_ms, wait_ms
-  end
-
-  -- The messages of a new lease take a slot each, in their order, see lib/packed_slots.lua. `names`: their groups, false for
-  -- none, or with a \1 before one whose record does not count them. With a `mark` there are several, and none of their records
-  -- does.
-  function it.hold(slots, lease_id, names, mark)
-    if #names == 1 then
-      redis.call('HSET', slots, lease_id .. ':0', names[1])
-    else
-      redis.call('HSET', slots, lease_id, mark .. cmsgpack.pack(names))
-    end
-  end
-  return it
 end
 -- Groups: messages with flag g, which take turns. Made only where a call meets one.
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
@@ -955,18 +1048,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
   end
 
-  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
-  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
-  -- turn of the queue.
-  local STEP, begun = 2 ^ -17, nil
   local function start_of(one)
-    local tags = it.tags()
-    if one.known then return math.max(one.tag, tags.queue) end
-    local latest = tags.queue + 1
-    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
-    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
-    it.next_start = tags.start
-    return math.max(one.tag, begun)
+    local start, next_start = it.stored.start_of(it.tags(), one)
+    it.next_start = next_start or it.next_start
+    return start
   end
 
   local function has_members(one) return one.number and one.first <= one.last end
@@ -1123,29 +1208,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
-  local FEW, asked, known = 8, 0, nil
-  local function is_recent(name)
-    local tags, line = it.tags(), '\n' .. name .. '\n'
-    local function is_near(noted, turns_ago)
-      local since = tonumber(string.match(noted, '^[^\n]*'))
-      return since and tags.queue < since + turns_ago
-    end
-    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
-    asked = asked + 1
-    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
-    if not known or known.recent ~= recent or known.before ~= before then
-      known = { recent = recent, before = before, names = {} }
-      for _, noted in ipairs({ recent, before }) do
-        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
-      end
-    end
-    return known.names[name]
-  end
-
   local function seat_at(name, one, number)
     one.number, one.first, one.last = number, 0, -1
-    if not one.known and is_recent(name) then one.tag = it.tags().queue + 1 end
+    if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
   local function give_number(name, one)
@@ -1818,7 +1883,6 @@ local most, grouped = ARGV[first_key + 1 + 3 * keyed], ARGV[first_key + 2 + 3 * 
 if grouped and most == '' then most = nil end
 if not lower_maxlen(attributes, most) then return { 'ARG', 'maxlen' } end
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
-
 -- A lane has its place among the counters while these are few, since others read all of them. The sign there for a lane
 -- that stands among the producers is `-`.
 local MAX_FIELDS = 64

@@ -215,6 +215,38 @@ local function group_records(states)
     tags.noted = true
   end
 
+  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
+  local FEW, asked, known = 8, 0, nil
+  function it.is_recent(tags, name)
+    local line = '\n' .. name .. '\n'
+    local function is_near(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and tags.queue < since + turns_ago
+    end
+    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
+    asked = asked + 1
+    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
+    if not known or known.recent ~= recent or known.before ~= before then
+      known = { recent = recent, before = before, names = {} }
+      for _, noted in ipairs({ recent, before }) do
+        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
+      end
+    end
+    return known.names[name]
+  end
+
+  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
+  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
+  -- turn of the queue. `one`: its `tag`, and whether it is `known`. Also returns where the next new one begins, if that moves.
+  local STEP, begun = 2 ^ -17, nil
+  function it.start_of(tags, one)
+    if one.known then return math.max(one.tag, tags.queue) end
+    local latest = tags.queue + 1
+    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
+    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
+    return math.max(one.tag, begun), tags.start
+  end
+
   -- Most numbers of a call repeat, and packing one costs more than finding it.
   local packed = setmetatable({}, { __index = function(known, number)
     local bytes = cmsgpack.pack(number)
@@ -1815,18 +1847,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
   end
 
-  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
-  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
-  -- turn of the queue.
-  local STEP, begun = 2 ^ -17, nil
   local function start_of(one)
-    local tags = it.tags()
-    if one.known then return math.max(one.tag, tags.queue) end
-    local latest = tags.queue + 1
-    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
-    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
-    it.next_start = tags.start
-    return math.max(one.tag, begun)
+    local start, next_start = it.stored.start_of(it.tags(), one)
+    it.next_start = next_start or it.next_start
+    return start
   end
 
   local function has_members(one) return one.number and one.first <= one.last end
@@ -1983,29 +2007,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
-  local FEW, asked, known = 8, 0, nil
-  local function is_recent(name)
-    local tags, line = it.tags(), '\n' .. name .. '\n'
-    local function is_near(noted, turns_ago)
-      local since = tonumber(string.match(noted, '^[^\n]*'))
-      return since and tags.queue < since + turns_ago
-    end
-    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
-    asked = asked + 1
-    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
-    if not known or known.recent ~= recent or known.before ~= before then
-      known = { recent = recent, before = before, names = {} }
-      for _, noted in ipairs({ recent, before }) do
-        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
-      end
-    end
-    return known.names[name]
-  end
-
   local function seat_at(name, one, number)
     one.number, one.first, one.last = number, 0, -1
-    if not one.known and is_recent(name) then one.tag = it.tags().queue + 1 end
+    if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
   local function give_number(name, one)

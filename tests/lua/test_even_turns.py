@@ -15,7 +15,7 @@ from qworker.engine.command import Command
 from qworker.engine.groups import set_limit
 from qworker.engine.receive import Batch, settle_receive
 from qworker.engine.scripts import Script, load_script
-from qworker.engine.send import NewMessage, send
+from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes, Settled, settle
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
@@ -29,6 +29,7 @@ _WAYS = {
         b"local each = waiting == 0 and turns.take_each(": b"local each = waiting < 0 and turns.take_each(",
     },
     "settle": {b"fields = uncounted(": b"fields = leases < 0 and uncounted("},
+    "send": {b"member = set[10] and": b"member = number < 0 and"},
 }
 _NAMES = [f"g{number}" for number in range(40)] + [f"=o{number}" for number in range(20)]
 
@@ -114,6 +115,14 @@ class History:
             sent.append(NewMessage(f"m{self.number}", tail(body, flags), group=group))
         return sent
 
+    def send(self) -> Callable[[QueueKeys], Command[Sent]]:
+        """Send one message, of any group or none; the same call for each queue."""
+        self.number += 1
+        group, at, number = self.chance.choice(self.names), self.at, self.number
+        flags = {"g": group, "o": str(at)} if group.startswith("=") else {"g": group}
+        message = NewMessage(f"m{number}", tail(b"x", flags if group else None), group=group)
+        return lambda keys: send(keys, [message], lane="a", sequence=number, now_ms=at)
+
     def acked(self) -> list[Outcomes]:
         """Acks of whole leases, by their indices or not, and of parts of some."""
         chance, acked = self.chance, []
@@ -162,6 +171,10 @@ def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed:
             for drive in pair:
                 drive.run(set_limit(drive.keys, "g1", "c=1"))
                 drive.run(set_limit(drive.keys, "g1", ""))
+        for _ in range(chance.randint(0, 3)):
+            one_more = history.send()
+            assert one.run(one_more(one.keys)) == two.run(other_way(one_more(two.keys)))
+            assert kept(one) == kept(two)
         if chance.random() < 0.2:
             ack = history.settle()
             assert one.run(ack(one.keys)) == two.run(other_way(ack(two.keys)))
@@ -174,6 +187,32 @@ def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed:
             history.leases[batch.lease_id] = batch.indices
             used += len(batch.items)
     assert used > 100
+
+
+def test_a_send_of_one_member_takes_the_short_way(drive: Drive) -> None:
+    """To a group that is new, that waits, or that has run empty; others take the long way."""
+
+    def is_short(group: str, number: int, **options: Any) -> bool:
+        message = NewMessage(f"m{number}", tail(b"x", {"g": group}), group=group)
+        call = send(drive.keys, [message], lane="a", sequence=number, now_ms=NOW, **options)
+        only = load_script("send").source.partition(b"local sent_alone = send_alone()")[0]
+        script = Script("send", only + b"return send_alone() or 'no'", frozenset())
+        return drive.run(structs.replace(call, script=script, decode=lambda reply: reply)) != b"no"
+
+    put(drive, "a:m")
+    drive.redis.hset(drive.keys.meta, "test", 1)
+    assert not is_short("a", 1)  # the lane is new
+    drive.send("plain", lane="a", sequence=1)
+    assert [is_short(group, at) for at, group in enumerate(["a", "b", "=c", "b"], 2)] == [True] * 4
+    assert not is_short("p/a", 7)
+    assert not is_short("ä", 7)
+    assert not is_short("a", 7, delay_ms=5)
+    assert not is_short("a", 5)  # a repeated call
+    drive.redis.hset(drive.keys.groups, "@number", 6)
+    drive.redis.hset(drive.keys.groups, "#7", 1)
+    assert not is_short("d", 7)  # its number is taken
+    drive.run(set_limit(drive.keys, "*", "m=100"))
+    assert not is_short("a", 8)
 
 
 def test_the_usual_calls_take_the_short_way(drive: Drive) -> None:

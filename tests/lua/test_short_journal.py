@@ -198,18 +198,31 @@ def test_an_epoch_behind_its_stream_is_left(pair: tuple[Drive, Drive]) -> None:
 
 @pytest.mark.parametrize(
     "spoiled",
-    [{"journal_shed": "1"}, {"journal_epoch": "x"}, {"journal_cap": "5"}, {"groups": "1"}],
+    [{"journal_shed": "1"}, {"journal_epoch": "x"}, {"journal_cap": "5"}],
 )
 def test_journals_that_need_more_care_take_the_long_way(
     pair: tuple[Drive, Drive], spoiled: dict[str, str]
 ) -> None:
-    """One that is shed, one whose attributes are not numbers, and one of a queue with groups."""
+    """One that is shed, and those whose attributes are not numbers."""
     begin(pair, "all", **spoiled)
     short, _ = pair
     assert sent(short, 2) is None
     short.redis.rpush(short.keys.ready[0], f"q1 a {NOW} 0 0 0 0\nb")
     assert received(short, "L", 2) is None
     assert short.state("lease:L", "journal") == {}
+
+
+def test_a_receive_from_a_queue_with_groups_and_a_journal_takes_the_long_way(
+    pair: tuple[Drive, Drive],
+) -> None:
+    """It records what messages waited for. A send without a group is recorded as in any queue."""
+    begin(pair, "all", groups="1")
+    short, _ = pair
+    assert sent(short, 2) is not None
+    recorded = short.state("journal")
+    assert len(recorded["journal"]) == 1
+    assert received(short, "L", 2) is None
+    assert short.state("lease:L", "journal") == recorded
 
 
 def test_the_scripts_are_those_of_callers() -> None:

@@ -47,18 +47,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if redis.call('ZADD', turns, 'NX', tag, name) == 1 then it.opened = it.opened + 1 end
   end
 
-  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
-  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
-  -- turn of the queue.
-  local STEP, begun = 2 ^ -17, nil
   local function start_of(one)
-    local tags = it.tags()
-    if one.known then return math.max(one.tag, tags.queue) end
-    local latest = tags.queue + 1
-    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
-    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
-    it.next_start = tags.start
-    return math.max(one.tag, begun)
+    local start, next_start = it.stored.start_of(it.tags(), one)
+    it.next_start = next_start or it.next_start
+    return start
   end
 
   local function has_members(one) return one.number and one.first <= one.last end

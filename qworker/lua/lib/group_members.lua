@@ -3,29 +3,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
   local states, in_parts = it.states, it.in_parts
 
-  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
-  local FEW, asked, known = 8, 0, nil
-  local function is_recent(name)
-    local tags, line = it.tags(), '\n' .. name .. '\n'
-    local function is_near(noted, turns_ago)
-      local since = tonumber(string.match(noted, '^[^\n]*'))
-      return since and tags.queue < since + turns_ago
-    end
-    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
-    asked = asked + 1
-    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
-    if not known or known.recent ~= recent or known.before ~= before then
-      known = { recent = recent, before = before, names = {} }
-      for _, noted in ipairs({ recent, before }) do
-        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
-      end
-    end
-    return known.names[name]
-  end
-
   local function seat_at(name, one, number)
     one.number, one.first, one.last = number, 0, -1
-    if not one.known and is_recent(name) then one.tag = it.tags().queue + 1 end
+    if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
   local function give_number(name, one)

@@ -44,6 +44,38 @@ local function group_records(states)
     tags.noted = true
   end
 
+  -- Whether a group has run empty within the last turn. Notes are searched for a few names, and read into a table for more.
+  local FEW, asked, known = 8, 0, nil
+  function it.is_recent(tags, name)
+    local line = '\n' .. name .. '\n'
+    local function is_near(noted, turns_ago)
+      local since = tonumber(string.match(noted, '^[^\n]*'))
+      return since and tags.queue < since + turns_ago
+    end
+    local recent, before = is_near(tags.recent, 2) and tags.recent or '', is_near(tags.before, 3) and tags.before or ''
+    asked = asked + 1
+    if asked <= FEW then return string.find(recent, line, 1, true) or string.find(before, line, 1, true) end
+    if not known or known.recent ~= recent or known.before ~= before then
+      known = { recent = recent, before = before, names = {} }
+      for _, noted in ipairs({ recent, before }) do
+        for each in string.gmatch(noted, '\n([^\n]+)') do known.names[each] = true end
+      end
+    end
+    return known.names[name]
+  end
+
+  -- Where a group or parent begins to stand in line. Without a record it is new: those of one call begin together, after those
+  -- of earlier calls, else names that come first would keep others waiting for as long as new ones arrive. They begin within a
+  -- turn of the queue. `one`: its `tag`, and whether it is `known`. Also returns where the next new one begins, if that moves.
+  local STEP, begun = 2 ^ -17, nil
+  function it.start_of(tags, one)
+    if one.known then return math.max(one.tag, tags.queue) end
+    local latest = tags.queue + 1
+    if not begun then begun = math.min(math.max(tags.start, tags.queue), latest) end
+    tags.start = math.min(math.max(tags.start, begun) + STEP, latest)
+    return math.max(one.tag, begun), tags.start
+  end
+
   -- Most numbers of a call repeat, and packing one costs more than finding it.
   local packed = setmetatable({}, { __index = function(known, number)
     local bytes = cmsgpack.pack(number)

@@ -1,10 +1,13 @@
 -- The short way of a send: messages that are ready at once, to a queue without attributes other than its shards, maxsize, the
--- priority of the messages and its journal. It runs before the functions of the long way are created, and checks only the keys
--- that it writes. Returns nil, without a write, for any other send or on a problem, which the long way reports.
+-- priority of the messages and its journal; or one message of a group, see lib/lone_member.lua. It runs before the functions of
+-- the long way are created, and checks only the keys that it writes. Returns nil, without a write, for any other send or on a
+-- problem, which the long way reports.
 local function send_alone()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, wake, meta, stats, producers = KEYS[1], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
   local lane, sequence, priority, number, asked = ARGV[2], ARGV[3], ARGV[6], #ARGV / 2 - 4, ARGV[#ARGV]
+  local grouped, member = #ARGV == 12 and ARGV[7] == '1' and ARGV[11] == '' and asked == '1', nil
+  if grouped then number, asked = 1, ARGV[10] end
   -- No delay, ttl, unique key or maxlen.
   if tonumber(ARGV[7]) ~= number or number < 1 or number > 500 or number % 1 ~= 0 or ARGV[4] ~= '' or ARGV[5] ~= ''
     or asked ~= '' and asked ~= '0' or lane == '' or #sequence > 15 or not string.find(sequence, '^%d+$') then
@@ -16,7 +19,7 @@ local function send_alone()
     local set = redis.pcall('HMGET', meta, 'paused', 'maxlen', 'maxsize', 'delay_ms', 'ttl_ms', 'journal', 'shard', 'shards',
       'levels', 'groups')
     paused_out, shards = set[1] == 'out', set[8] or nil
-    if set.err or set[1] and not paused_out or set[10] then return nil end
+    if set.err or set[1] and not paused_out then return nil end
     for i = 2, 5 do
       if set[i] and set[i] ~= '0' and i ~= 3 then return nil end
     end
@@ -26,6 +29,13 @@ local function send_alone()
     for i = 1, maxsize > 0 and number or 0 do
       if #ARGV[7 + 2 * i] > maxsize then return nil end
     end
+    if grouped then
+      member = set[10] and set[6] ~= 'all' and short_member(meta, KEYS[2], ARGV[9])
+      if not member then return nil end
+    end
+    for i = 1, set[10] and not grouped and number or 0 do
+      if string.find(ARGV[7 + 2 * i], ' g=', 1, true) then return nil end
+    end
     if set[6] == 'all' then
       book = short_journal({ journal = KEYS[#KEYS], meta = meta, stats = stats, all = true })
       if not book then return nil end
@@ -33,7 +43,7 @@ local function send_alone()
     -- A shard takes messages if it is marked `open`.
     if set[7] and string.sub(set[7], 1, 5) ~= 'open ' or not set[7] and string.find(meta, '/', 1, true) then return nil end
     if priority ~= '0' and (#priority ~= 1 or not string.find(set[9] or '', priority, 1, true)) then return nil end
-  elseif priority ~= '0' or string.find(meta, '/', 1, true) then
+  elseif grouped or priority ~= '0' or string.find(meta, '/', 1, true) then
     return nil
   end
   -- The lane and the counters in one read and one write; the long way gives a lane its place.
@@ -51,7 +61,9 @@ local function send_alone()
 
   -- The first write checks the type of its key; those of the others are known.
   local pushed, rows
-  if number == 1 and not book then
+  if member then
+    pushed = member(ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
+  elseif number == 1 and not book then
     pushed = redis.pcall('RPUSH', ready, ARGV[8] .. now .. ' 0 0 0 0' .. ARGV[9])
   else
     local items, middle, heads = {}, now .. ' 0 0 0 0', book and {}
@@ -90,7 +102,7 @@ local function send_alone()
     local lacking = type(tokens) == 'number' and math.min(number, 8) - tokens
     if lacking and lacking > 0 then tokens = redis.pcall('RPUSH', wake, unpack(EIGHT, 1, lacking)) end
     if type(tokens) ~= 'number' then degraded = 1 end
-  elseif there % 2 == 0 and not paused_out and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then
+  elseif there % 2 == 0 and not paused_out and pushed > 0 and type(redis.pcall('RPUSH', wake, '1')) ~= 'number' then
     degraded = 1
   end
   if asked == '' and degraded == 0 and not shards then return now end

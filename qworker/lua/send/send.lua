@@ -27,6 +27,8 @@
 --- include lib/clock.lua
 --- include lib/journal_entries.lua
 --- include lib/lone_journal.lua
+--- include lib/group_records.lua
+--- include lib/lone_member.lua
 --- include lib/lone_send.lua
 --- include lib/checks.lua
 --- include lib/counters.lua
@@ -34,7 +36,6 @@
 --- include lib/journal.lua
 --- include lib/sender_attributes.lua
 --- include lib/stamp.lua
---- include lib/group_records.lua
 --- include lib/groups.lua
 --- include lib/group_writes.lua
 --- include lib/group_lines.lua
@@ -66,7 +67,6 @@ local most, grouped = ARGV[first_key + 1 + 3 * keyed], ARGV[first_key + 2 + 3 * 
 if grouped and most == '' then most = nil end
 if not lower_maxlen(attributes, most) then return { 'ARG', 'maxlen' } end
 local function id_of(message) return string.match(ARGV[6 + 2 * message], '^q1 (%S+)') end
-
 -- A lane has its place among the counters while these are few, since others read all of them. The sign there for a lane
 -- that stands among the producers is `-`.
 local MAX_FIELDS = 64
