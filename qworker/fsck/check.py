@@ -18,6 +18,7 @@ from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.groups import check_groups
 from qworker.fsck.index import check_index, check_shards
 from qworker.fsck.layout import check_keys, check_leases
+from qworker.fsck.limits import check_limits
 from qworker.fsck.messages import Ids, check_duplicates, check_items
 from qworker.fsck.reading import pages_of_keys
 from qworker.fsck.runs import check_outboxes, check_runs
@@ -99,6 +100,7 @@ def check(
     if not queues:
         yield from check_index(client, namespace, surveyed.queues, repair=repair)
     yield from check_shards(client, namespace, surveyed.queues, repair=repair)
+    yield from check_limits(client, namespace, surveyed.queues, repair=repair)
     yield from check_shares(client, namespace, surveyed.queues, repair=repair)
     for name in sorted(surveyed.queues | set(queues)):
         keys, leases = QueueKeys(namespace, name), surveyed.leases.get(name, [])

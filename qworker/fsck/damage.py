@@ -30,6 +30,7 @@ class DamageKind(Enum):
     LANE = "lane"
     UNIQUE = "unique key"
     GROUP = "group"
+    LIMIT = "limit"
     SHARE = "share"
     RUN = "lost run"
     CALLS = "group of calls"
@@ -80,6 +81,7 @@ REMEDIES: Final = {
     DamageKind.LANE: Remedy("forget it, or date it now"),
     DamageKind.UNIQUE: Remedy("free the key"),
     DamageKind.GROUP: Remedy("count its slots and seat its messages again"),
+    DamageKind.LIMIT: Remedy("write that of the first shard", "qworker limit ls QUEUE"),
     DamageKind.SHARE: Remedy(
         "divide its limit again, or remove the share", "qworker limit ls QUEUE"
     ),

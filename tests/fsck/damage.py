@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from qworker.client.queue import Queue
 from qworker.fsck.damage import DamageKind
 from qworker.wire.keys import queues_key
 from tests.lua.drive import NOW, Drive, own
@@ -229,6 +230,13 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[DamageKind]]] = {
             d.keys.delayed, {own("g1").replace("\n", " g=acme\n", 1): 2**52 + 2**31}
         ),
         [DamageKind.GROUP],
+    ),
+    "a limit that only the first shard has": (
+        lambda d: (
+            Queue(d.client, d.namespace, d.keys.queue).divide(2, wait=0),
+            d.redis.hset(d.keys.limits, "acme/*", "c=3"),
+        ),
+        [DamageKind.LIMIT],
     ),
     "a share of a limit that was not set": (
         lambda d: d.redis.hset(d.keys.limits, "api/", "c=0 s=5"),

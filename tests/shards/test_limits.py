@@ -16,8 +16,10 @@ from qworker.client.queue import Queue
 from qworker.engine import shards as commands
 from qworker.engine.groups import limits
 from qworker.errors import ShardsChangedError
+from qworker.fsck.check import check
+from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.shares import check_shares
-from tests.shards.test_divisions import steps
+from tests.shards.test_divisions import script_of, steps
 
 
 def known_anew(queue: Queue) -> Queue:
@@ -107,3 +109,38 @@ def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
             break
         assert of_shards(queue) == [{}, {}], stop
         assert not [*check_shares(app.client, app.namespace, ["other"], repair=False)]
+
+
+def test_fsck_gives_shards_the_limits_that_a_dead_client_has_not_written(app: QWorker) -> None:
+    """Changed, added and removed in the first shard alone; that one counts."""
+    queue = app.queue("orders")
+    for name in ("changed", "removed"):
+        queue.set_limit(name, concurrency=1)
+    queue.divide(3, wait=0)
+    for plan in (
+        set_limit(queue.ref, "changed", concurrency=2),
+        set_limit(queue.ref, "added", rate="5/s"),
+        remove_limit(queue.ref, "removed"),
+    ):
+        for step in steps(app.client, plan):
+            if script_of(step) == "limit" and "/" in step.keys[0].partition("{")[2]:
+                break  # The client dies before it writes the second shard.
+    assert of_shards(queue) == [
+        {"changed": "c=2", "added": "r=5/1000 b=1"},
+        {"changed": "c=1", "removed": "c=1"},
+        {"changed": "c=1", "removed": "c=1"},
+    ]
+    found = [one for one in check(app.client, app.namespace) if isinstance(one, Damage)]
+    assert [(one.queue, one.kind, one.where) for one in found] == [
+        (f"orders/{number}", DamageKind.LIMIT, f"limit {name}")
+        for number in (1, 2)
+        for name in ("added", "changed", "removed")
+    ]
+    assert found[0].problem == "it has no limits, and the first shard rate 5/s, burst 1"
+    assert all(
+        one.repaired
+        for one in check(app.client, app.namespace, repair=True)
+        if isinstance(one, Damage)
+    )
+    assert of_shards(queue) == [{"changed": "c=2", "added": "r=5/1000 b=1"}] * 3
+    assert not [*check(app.client, app.namespace)]
