@@ -2,7 +2,7 @@
 
 It has one thread and has imported what a supervisor and a child import, but no app and nothing of a test. A forked
 supervisor forks its first children in turn, and the process that it asks for the URL of the app, while it has one
-thread; a child that it starts later, for one that was killed or recycled, it starts by exec.
+thread; a child that it starts later, for one that was killed or recycled, its nursery forks.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import socket
 import subprocess
 import sys
 import termios
+import time
 import traceback
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from tests.consumer.forkserver import UNUSED, Order
+from tests.consumer.nursery import Nursery, close_all_but
 
 __all__: list[str] = []
 
@@ -61,8 +64,13 @@ class ForkedChild:
         """Return the exit code once it has ended, negative for a signal."""
         return self._collect(os.WNOHANG)
 
-    def wait(self) -> int | None:
-        """Wait for the end, and return the exit code."""
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the end, and return the exit code; raises `TimeoutExpired` after so many seconds."""
+        deadline = time.monotonic() + (timeout or 0.0)
+        while timeout is not None and self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"a forked child, {self.pid}", timeout)
+            time.sleep(0.001)
         return self._collect(0)
 
     def _collect(self, options: int) -> int | None:
@@ -148,18 +156,19 @@ def _run_order(order: Order, streams: Sequence[int], done: int) -> None:
         os.dup2(stream, number)
     if order.terminal:
         _take_terminal()
-    _close_all_but({0, 1, 2, done})
+    close_all_but({0, 1, 2, done})
     _replace_environ(order.environ)
     os.chdir(order.directory)
     own = [path for path in order.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     sys.path[:] = [order.directory, *own, *(path for path in _PATHS if path not in own)]
     sys.argv[1:] = order.arguments
+    start = partial(_start_child, Nursery(_run_child) if order.nursery else None)
     from qworker.consumer.supervisor import app_url
     from qworker.consumer.supervisor.processes import process
 
     for starting in (app_url, process):
         starting.subprocess = SimpleNamespace(  # type: ignore[assignment]
-            **{**vars(subprocess), "Popen": _start_child}
+            **{**vars(subprocess), "Popen": start}
         )
     os.close(done)
     _customize()
@@ -187,11 +196,18 @@ def _customize() -> None:
 
 
 def _start_child(
-    command: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **options: Any
+    nursery: Nursery | None,
+    command: Sequence[str],
+    *,
+    pass_fds: Sequence[int],
+    env: Mapping[str, str],
+    **options: Any,
 ) -> ForkedChild | subprocess.Popen[bytes]:
-    """Fork a child, or start it by exec where this process has more than one thread."""
+    """Fork a child; where this process has more than one thread its nursery does, or an exec if it has none."""
     if len(os.listdir("/proc/self/task")) > 1:
-        return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
+        if nursery is None:
+            return subprocess.Popen(command, pass_fds=pass_fds, env=env, **options)
+        return ForkedChild(nursery.start(command[-1], pass_fds, env))
     pid, done = _fork()
     if not pid:
         _run_child(command[-1], pass_fds, env, done)
@@ -210,7 +226,7 @@ def _run_child(
             if callable(signal.getsignal(signum)) and signum != signal.SIGINT:
                 signal.signal(signum, signal.SIG_DFL)
         # Its input is nothing, as ours, in which no test writes.
-        _close_all_but({0, 1, 2, done, *inherited})
+        close_all_but({0, 1, 2, done, *inherited})
         _replace_environ(environ)
         del sys.path[0]
         del sys.argv[1:]
@@ -225,15 +241,6 @@ def _run_child(
     except BaseException:  # the frames below are the supervisor's
         traceback.print_exc()
     os._exit(code if isinstance(code, int) else int(code is not None))
-
-
-def _close_all_but(kept: Collection[int]) -> None:
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue  # that of the listing
 
 
 def _replace_environ(environ: Mapping[str, str]) -> None:

@@ -19,12 +19,23 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-__all__ = ["ROOT", "UNUSED", "ForkServer", "Order", "WarmProcess", "can_fork", "fork_server"]
+__all__ = [
+    "NURSERY",
+    "ROOT",
+    "UNUSED",
+    "ForkServer",
+    "Order",
+    "WarmProcess",
+    "can_fork",
+    "fork_server",
+]
 
 ROOT: Final = Path(__file__).parents[2]
 #: Imported for nothing where they are installed, by redis-py, and by structlog for tracebacks in colour: a sixth of the
 #: start of each process, and another sixth of a supervisor's.
 UNUSED: Final = ("opentelemetry", "rich")
+#: The name of a process from which a supervisor has its later children forked.
+NURSERY: Final = "nursery"
 #: What an interpreter reads as it starts, or the C library: a forked process has what the fork server has.
 _AT_START: Final = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ")
 
@@ -33,6 +44,7 @@ class Order(msgspec.Struct, frozen=True):
     """One process to fork: what stands behind `python -m`, its directory and its environment.
 
     `terminal`: what it writes to is its controlling terminal, from which it reads as well, in a session of its own.
+    `nursery`: it starts children when it has more than one thread, too.
     """
 
     module: str
@@ -40,6 +52,7 @@ class Order(msgspec.Struct, frozen=True):
     directory: str
     environ: dict[str, str]
     terminal: bool = False
+    nursery: bool = False
 
 
 class WarmProcess:

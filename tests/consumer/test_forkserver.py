@@ -82,7 +82,10 @@ def sockets_of(pid: int) -> set[str]:
 
 
 def test_a_forked_worker_is_as_one_that_was_started(lab: Lab, tmp_path: Path) -> None:
-    """Handlers find the same environment, paths, streams, signals and descriptors, and so does their supervisor."""
+    """Handlers find the same environment, paths, streams, signals and descriptors, and so does their supervisor.
+
+    So they do in a child that replaces another one, which the nursery forks.
+    """
     lab.app(PORTRAIT)
     started = Lab(lab.url, lab.namespace, tmp_path, warm=False)
     for way, each in (("forked", lab), ("started", started)):
@@ -92,15 +95,23 @@ def test_a_forked_worker_is_as_one_that_was_started(lab: Lab, tmp_path: Path) ->
             lab.send("sit", way)
             until(lambda way=way: lab.notes(way))
             assert {note.pid for note in lab.notes(way)} == set(worker.children())
+            if way == "forked":
+                os.kill(worker.children()[0], signal.SIGKILL)
+                lab.send("sit", "replaced")
+                until(lambda: lab.notes("replaced"))
+                assert {note.pid for note in lab.notes("replaced")} == set(worker.children())
             inherited = sockets_of(fork_server().process.pid)
             assert inherited
             assert not inherited & set().union(*map(sockets_of, worker.pids()))
         assert worker.process.returncode == 0
     started.close()
-    (((forked,),), ((usual,),)) = lab.noted("forked"), lab.noted("started")
-    assert {
-        name: (forked[name], usual[name]) for name in usual if forked[name] != usual[name]
-    } == {}
+    [[usual]] = lab.noted("started")
+    for way in ("forked", "replaced"):
+        [[portrait]] = lab.noted(way)
+        assert portrait.keys() == usual.keys()
+        assert {
+            name: (portrait[name], usual[name]) for name in usual if portrait[name] != usual[name]
+        } == {}
 
 
 def test_the_end_of_a_forked_worker_is_told(lab: Lab) -> None:

@@ -40,7 +40,15 @@ from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.store.connections import ConnectionFactory
 from tests.consumer.driving import DEADLINE_S
-from tests.consumer.forkserver import ROOT, UNUSED, Order, WarmProcess, can_fork, fork_server
+from tests.consumer.forkserver import (
+    NURSERY,
+    ROOT,
+    UNUSED,
+    Order,
+    WarmProcess,
+    can_fork,
+    fork_server,
+)
 
 __all__ = ["Lab", "Note", "Worker"]
 
@@ -103,7 +111,7 @@ class Worker:
         with self.log.open("wb") as log:
             if warm:
                 module, *arguments = command[command.index("-m") + 1 :]
-                order = Order(module, arguments, str(directory), environ)
+                order = Order(module, arguments, str(directory), environ, nursery=True)
                 self.process = fork_server().start(order, log)
                 return
             self.process = subprocess.Popen(
@@ -122,9 +130,10 @@ class Worker:
     def children(self) -> list[int]:
         """The pids of the children that live."""
         try:
-            return [child.pid for child in psutil.Process(self.process.pid).children()]
+            children = psutil.Process(self.process.pid).children()
         except psutil.NoSuchProcess:
             return []
+        return [child.pid for child in children if not _is_nursery(child)]
 
     def wait(self) -> int:
         """Wait until it has ended, and return the exit code."""
@@ -279,6 +288,13 @@ class Lab:
                             continue
                 worker.process.wait(DEADLINE_S)
         self.sender.close()
+
+
+def _is_nursery(process: psutil.Process) -> bool:
+    try:
+        return process.name() == NURSERY
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _event(line: str) -> dict[str, Any] | None:
