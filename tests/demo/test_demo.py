@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
@@ -19,15 +21,13 @@ from qworker.demo.run import Demo
 from qworker.demo.sources import find_sources
 from qworker.demo.view import PlainView
 from qworker.store.embedded.store import PrivateStore
+from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, fork_server
 from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 BODY = "class A:\n    def method(self):\n        return [n for n in range(10)]\n\n\n"
-COMMAND = (
-    "import sys; from qworker.demo import run_demo; "
-    "sys.exit(run_demo(sys.argv[1], json='--json' in sys.argv, procs=2))"
-)
+_PROGRAM: Final = "tests.demo.program"
 
 
 def folder(root: Path, *, good: int, size: int = 1) -> Path:
@@ -39,59 +39,63 @@ def folder(root: Path, *, good: int, size: int = 1) -> Path:
     return root
 
 
-def start(path: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(path), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+@dataclass
+class Run:
+    """A demo in its own process, and the files that it writes to."""
+
+    process: subprocess.Popen[bytes] | WarmProcess
+    output: Path
+    errors: Path
+
+    @property
+    def out(self) -> str:
+        return self.output.read_text()
+
+    @property
+    def err(self) -> str:
+        return self.errors.read_text()
 
 
-def run(path: Path, *arguments: str) -> tuple[int, str, str]:
-    process = start(path, *arguments)
-    out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+def start(path: Path, *words: str) -> Run:
+    run_dir = path.parent / f"{path.name}-run"
+    run_dir.mkdir()
+    output, errors = run_dir / "out", run_dir / "err"
+    arguments = [str(path), *words]
+    process: subprocess.Popen[bytes] | WarmProcess
+    with output.open("wb") as out, errors.open("wb") as err:
+        if can_fork():
+            order = Order(_PROGRAM, arguments, str(ROOT), dict(os.environ), nursery=True)
+            process = fork_server().start(order, out, err)
+        else:
+            command = [sys.executable, "-m", _PROGRAM, *arguments]
+            process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
+    return Run(process, output, errors)
 
 
-def test_the_last_line_of_stdout_is_one_json_object_and_everything_is_accounted_for(tmp_path):
-    code, out, err = run(folder(tmp_path, good=18), "--json")
-    assert code == 0, err
-    document = json.loads(out.splitlines()[-1])
-    assert len(out.splitlines()) == 1
-    # 20 files to index and 20 to check, 20 summaries; one is too new, one is not UTF-8. A file that the killed worker
-    # had indexed but not acked is indexed again, and sends its summary again.
+def test_a_worker_is_killed_and_everything_is_accounted_for(tmp_path):
+    """Others handle its messages, and the last line of stdout is one JSON object; other lines go to stderr."""
+    run = start(folder(tmp_path, good=98, size=150), "--json")
+    assert run.process.wait(DEADLINE_S) == 0, run.err
+    document = json.loads(run.out.splitlines()[-1])
+    assert len(run.out.splitlines()) == 1
+    # 100 files to index and 100 to check, 100 summaries; one is too new, one is not UTF-8. A file that the killed
+    # worker had indexed but not acked is indexed again, and sends its summary again.
     assert (document["lost"], document["dead"]) == (0, 2)
-    assert 60 <= document["sent"] <= 60 + document["duplicates"]
+    assert 300 <= document["sent"] <= 300 + document["duplicates"]
     assert document["handled"] == document["sent"] - 2
     assert document["dead_by_reason"] == {"max_receives": 1, "rejected": 1}
     # Of three tries of the one that is too new, unless one of them was the kill.
     assert document["retried"] in (1, 2)
-    assert (document["files"], document["indexed"], document["symbols"]) == (20, 20, 36)
+    assert (document["files"], document["indexed"]) == (100, 100)
+    assert document["symbols"] == 98 * 150 * 2
     assert document["seconds"] > 0
     assert document["messages_per_s"] == pytest.approx(
         document["sent"] / document["seconds"], rel=0.01
     )
-
-
-def test_into_a_pipe_go_plain_lines_of_ascii(tmp_path):
-    code, out, _ = run(folder(tmp_path, good=3))
-    assert code == 0
-    assert out.isascii()
-    assert "\x1b" not in out
-    assert "  lost                    0   sent, and neither handled nor dead\n" in out
-
-
-def test_a_worker_is_killed_and_others_handle_its_messages(tmp_path):
-    code, out, err = run(folder(tmp_path, good=150, size=300), "--json")
-    document = json.loads(out.splitlines()[-1])
-    assert code == 0, err
     assert document["workers_killed"] == 1
     assert document["redelivered"] >= 1
-    assert document["lost"] == 0
-    assert document["indexed"] == 152
-    assert "killed with SIGKILL while it held" in err
-    assert "are back in their queues" in err
+    assert "killed with SIGKILL while it held" in run.err
+    assert "are back in their queues" in run.err
 
 
 def test_a_message_that_vanishes_from_the_queue_is_reported_as_lost(tmp_path):
@@ -116,7 +120,7 @@ def test_a_killed_worker_of_divided_queues_held_the_messages_of_its_leases(tmp_p
     # Enough that not all are done when the demo, on a busy machine, looks for the moment of its kill.
     with (
         PrivateStore() as store,
-        Demo(store, find_sources(folder(tmp_path, good=900, size=40)), _silent(), procs=1) as demo,
+        Demo(store, find_sources(folder(tmp_path, good=500, size=40)), _silent(), procs=1) as demo,
     ):
         app.queue("totals").divide(2)
         app.queue("files").divide(3)
@@ -134,24 +138,26 @@ def test_a_killed_worker_of_divided_queues_held_the_messages_of_its_leases(tmp_p
 
 
 def test_ctrl_c_stops_everything_and_says_what_waited(tmp_path):
-    process = start(folder(tmp_path, good=400, size=300))
-    children = _wait_for_children(process.pid, 3)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 130, err
-    assert "stopped by SIGINT; the workers are stopped, nothing is left running" in out
-    assert "Traceback" not in err
+    run = start(folder(tmp_path, good=400, size=300))
+    children = _wait_for_children(run.process.pid, 3)
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(DEADLINE_S) == 130, run.err
+    assert "stopped by SIGINT; the workers are stopped, nothing is left running" in run.out
+    assert run.out.isascii()  # no live display in a file
+    assert "\x1b" not in run.out
+    assert "Traceback" not in run.err
     _assert_gone(children)
 
 
 def test_a_killed_demo_leaves_neither_workers_nor_a_store(tmp_path):
-    process = start(folder(tmp_path, good=400, size=300))
-    children = _wait_for_children(process.pid, 3)
-    store = next(line for line in process.stdout if "unix://" in line)
+    run = start(folder(tmp_path, good=400, size=300))
+    children = _wait_for_children(run.process.pid, 3)
+    _wait_until(lambda: "unix://" in run.out)
+    store = next(line for line in run.out.splitlines() if "unix://" in line)
     directory = Path(store.partition("unix://")[2].partition("/s,")[0])
     assert directory.is_dir()
-    process.kill()
-    process.communicate(timeout=DEADLINE_S)
+    run.process.kill()
+    run.process.wait(DEADLINE_S)
     _assert_gone(children)
     _wait_until(lambda: not directory.exists())
 
@@ -163,8 +169,8 @@ def _silent() -> PlainView:
 def _wait_for_children(pid: int, number: int) -> list[psutil.Process]:
     """Wait until two workers and the store's watcher run."""
     process = psutil.Process(pid)
+    number += can_fork()  # the nursery
     _wait_until(lambda: len(process.children()) >= number)
-    time.sleep(0.5)
     return process.children(recursive=True)
 
 
@@ -180,12 +186,19 @@ def _wait_until(condition) -> None:
         time.sleep(0.02)
 
 
-def test_the_environment_is_as_before(tmp_path):
-    before = dict(os.environ)
+def test_the_environment_is_as_before_and_the_account_is_plain_lines_of_ascii(tmp_path):
+    before, written = dict(os.environ), io.StringIO()
+    view = PlainView(written)
     with (
         PrivateStore() as store,
-        Demo(store, find_sources(folder(tmp_path, good=1)), _silent(), procs=1) as demo,
+        Demo(store, find_sources(folder(tmp_path, good=1)), view, procs=1) as demo,
     ):
         demo.send()
         demo.work()
+        view.end(demo.outcome())
     assert dict(os.environ) == before
+    assert written.getvalue().isascii()
+    assert "\x1b" not in written.getvalue()
+    assert (
+        "  lost                    0   sent, and neither handled nor dead\n" in written.getvalue()
+    )
