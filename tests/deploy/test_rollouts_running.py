@@ -28,12 +28,12 @@ from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.consumer.driving import until
+from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, fork_server
 from tests.deploy.test_kubernetes import container, pod, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 CONSUMERS, DAEMON = "qworker-consumers", "qworker-daemon"
-ROOT = Path(__file__).parents[2]
 APP = """
 import json, os, time
 
@@ -68,7 +68,7 @@ class Pod:
     """A process that runs as the container of a deployment, and what its probes answered: (seconds, path, status)."""
 
     deployment: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | WarmProcess
     port: int
     log: Path
     answers: list[tuple[float, str, int]] = field(default_factory=list)
@@ -129,23 +129,29 @@ class Cluster:
         if deployment == CONSUMERS:
             arguments["--procs"] = "1"
         words = [f"{name}={value}" if value else name for name, value in arguments.items()]
+        environ = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": f"{ROOT}:{self.folder}",
+            "QWORKER_URL": self.server.url,
+            "QWORKER_NAMESPACE": "shop",
+            "QWORKER_LOG_FORMAT": "json",
+            "HISTORY": str(self.history),
+        }
         log = self.folder / f"{deployment}-{len(self._pods)}.log"
+        process: subprocess.Popen[bytes] | WarmProcess
         with log.open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "qworker", *words],
-                cwd=self.folder,
-                env={
-                    "PATH": "/usr/local/bin:/usr/bin:/bin",
-                    "PYTHONPATH": f"{ROOT}:{self.folder}",
-                    "QWORKER_URL": self.server.url,
-                    "QWORKER_NAMESPACE": "shop",
-                    "QWORKER_LOG_FORMAT": "json",
-                    "HISTORY": str(self.history),
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
+            if can_fork():
+                order = Order("qworker", words, str(self.folder), environ, nursery=True)
+                process = fork_server().start(order, out)
+            else:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "qworker", *words],
+                    cwd=self.folder,
+                    env=environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                )
         started = Pod(deployment, process, 0, log)
         self._pods.append(started)
         until(lambda: self._port(started) or process.poll() is not None)
