@@ -176,7 +176,7 @@ def test_arguments_are_accepted_or_refused_in_one_line(nowhere: dict[str, str | 
             assert len(said) == 1, (words, done.output)
         assert all(line.isprintable() for line in said), said
 
-    explore(call, _VERBS, _ARGUMENTS, examples=40)
+    explore(call, _VERBS, _ARGUMENTS, examples=25)
 
 
 _HOSTS = st.sampled_from(

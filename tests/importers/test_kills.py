@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from tests.cli.conftest import QWORKER, clean_environment
+from tests.consumer.forkserver import Order, can_fork, fork_server
 from tests.importers.keys import add_celery, add_rq, add_rsmq
+from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -22,16 +24,16 @@ KILLS = 3
 
 
 def start(other, shop, tmp_path, *words):
-    """Start an import in a separate process."""
+    """Start an import in a separate process, which writes to the files `out` and `err`."""
     environ = clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace)
-    return subprocess.Popen(
-        [str(QWORKER), "import", *words, "--from", other.url, "--yes"],
-        env=environ,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = ["import", *words, "--from", other.url, "--yes"]
+    with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
+        if can_fork():
+            return fork_server().start(
+                Order("qworker", arguments, str(tmp_path), environ), out, err
+            )
+        command = [str(QWORKER), *arguments]
+        return subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=out, stderr=err)
 
 
 def handle(shop, seen):
@@ -49,7 +51,7 @@ def kill_within(process, other, size, left, after_s):
     time.sleep(after_s)
     running = process.poll() is None
     process.kill()
-    process.communicate()
+    process.wait(DEADLINE_S)
     return running
 
 
@@ -81,11 +83,11 @@ def test_kill_loses_nothing_and_doubles_nothing(system, other, shop, tmp_path):
         kills += kill_within(process, other, size, size(other), chance.uniform(0, 0.15))
         handle(shop, seen)
     process = start(other, shop, tmp_path, system)
-    out, err = process.communicate(timeout=60)
+    assert process.wait(DEADLINE_S) == 0, (tmp_path / "err").read_text()
 
     handle(shop, seen)
 
-    assert process.returncode == 0, err
+    out = (tmp_path / "out").read_text()
     assert (len(seen), seen.total()) == (COUNT, COUNT), f"seed {seed}, {kills} kills: {out}"
     assert size(other) == 0
     assert kills >= 1, f"seed {seed}: it was never killed while it moved"
@@ -100,10 +102,9 @@ def test_interrupt_says_how_far_it_came(other, shop, tmp_path):
     psutil.Process(process.pid).suspend()
     os.kill(process.pid, signal.SIGINT)
     psutil.Process(process.pid).resume()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err
-    assert "nothing is lost: run it again to continue" in err
-    assert start(other, shop, tmp_path, "rsmq").communicate(timeout=60)
+    assert process.wait(DEADLINE_S) == 130
+    assert "nothing is lost: run it again to continue" in (tmp_path / "err").read_text()
+    assert start(other, shop, tmp_path, "rsmq").wait(DEADLINE_S) == 0
     seen = Counter()
     handle(shop, seen)
     assert seen.total() == COUNT

@@ -666,7 +666,7 @@ def test_queue_behaves_as_the_model(model_url: str) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES") or examples(150)),
+            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES") or examples(100)),
             phases=[Phase.generate] if os.environ.get("QWORKER_MODEL_NO_SHRINK") else list(Phase),
             stateful_step_count=50,
             deadline=None,
