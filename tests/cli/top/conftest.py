@@ -50,13 +50,14 @@ class Seat:
 
     async def sees(self, *parts: str, gone: str = "") -> None:
         """Wait until the screen has all parts, and no longer the one that is to go."""
-        deadline = time.monotonic() + DEADLINE_S
+        deadline, pause_s = time.monotonic() + DEADLINE_S, 0.02
         while True:
-            words = self.words  # draws the screen
+            words = self.words  # draws the whole screen: so the longer it lasts, the fewer looks
             if all(part in words for part in parts) and not (gone and gone in words):
                 return
             assert time.monotonic() < deadline, f"{parts} (gone: {gone!r}) is not:\n{self.text}"
-            await self.pilot.pause(0.02)
+            await self.pilot.pause(pause_s)
+            pause_s = min(1.5 * pause_s, 0.2)
 
     async def until(self, happened: Callable[[], object]) -> None:
         """Wait until something has happened on the server."""

@@ -24,42 +24,50 @@ def paused(shop: Shop, name: str = "emails") -> str:
     return shop.queue(name).inspect().paused
 
 
-@pytest.mark.parametrize(("key", "direction"), [("a", "all"), ("i", "in"), ("o", "out")])
-def test_a_queue_is_paused_in_a_direction_and_resumed(shop: Shop, key: str, direction: str) -> None:
+def test_a_queue_is_paused_in_a_direction_and_resumed(shop: Shop) -> None:
     """The question names the messages that would wait; the row says what holds."""
     shop.send("emails", 3)
 
     async def play(here: Seat) -> None:
-        await here.press("u")
-        await here.sees("Pause queue emails?", "3 ready messages of it would wait")
-        await here.press(key)
-        await here.sees("emails: paused", "paused" if direction == "all" else f"paused {direction}")
-        assert paused(shop) == direction
-        await here.press("r")
-        await here.sees("Resume queue emails?", "3 ready messages would be delivered")
-        await here.press("y")
-        await here.sees("emails: not paused")
-        await here.sees("emails 3", " ok")
-        assert paused(shop) == ""
+        for key, direction in (("a", "all"), ("i", "in"), ("o", "out")):
+            await here.press("u")
+            await here.sees("Pause queue emails?", "3 ready messages of it would wait")
+            await here.press(key)
+            row = "paused" if direction == "all" else f"paused {direction}"
+            await here.sees("emails: paused", row, gone="Pause queue")
+            assert paused(shop) == direction
+            await here.press("r")
+            await here.sees("Resume queue emails?", "3 ready messages would be delivered")
+            await here.press("y")
+            await here.sees("emails: not paused")
+            await here.sees("emails 3", " ok")
+            assert paused(shop) == ""
 
     at_screen(shop, play)
-    assert [verb for verb, *_ in deeds(shop)] == ["queue resume", "queue pause"]
+    assert [verb for verb, *_ in deeds(shop)] == ["queue resume", "queue pause"] * 3
 
 
-@pytest.mark.parametrize("no", ["n", "escape", "q"])
-def test_no_changes_nothing(shop: Shop, no: str) -> None:
-    """Neither does a key that is not an answer."""
+def test_no_changes_nothing(shop: Shop) -> None:
+    """By each of three keys; neither does a key that is not an answer."""
     shop.bury("boom", "boom")
     shop.add_worker()
 
     async def play(here: Seat) -> None:
-        await here.press("u", "x", "enter", no)
-        await here.sees("nothing was changed", gone="Pause queue")
-        await here.press("2", "d", no)
+        await here.press("2")
+        await here.sees("web-1-a")
+        await here.press("d")
+        await here.sees("Drain worker")
+        await here.press("n")
         await here.sees("nothing was changed", gone="Drain worker")
+        await here.press("1")
+        for no in ("n", "escape", "q"):
+            await here.press("u")
+            await here.sees("Pause queue")
+            await here.press("x", "enter", no)
+            await here.sees("nothing was changed", gone="Pause queue")
         await here.press("4")
         await here.sees("2 emails")
-        for key in ("x", "X"):
+        for key, no in (("x", "q"), ("X", "escape")):
             await here.press(key)
             await here.sees("Drop 2 dead letters of emails?")
             await here.press(no)
