@@ -19,6 +19,7 @@ from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError, QworkerError
 from tests.lua.drive import NOW, SNAPSHOT, STANDARD_PARTS, Drive, deny, guarded
+from tests.lua.group_calls import put
 
 PARTS: Final = files("qworker").joinpath("lua/lib")
 #: The included text that makes a script's short way.
@@ -372,6 +373,27 @@ def test_a_lease_key_of_another_name_is_refused(drive: Drive, script: str) -> No
     assert reply == ["ARG", "acks"]
     assert drive.redis.hgetall(other) == {b"0": item("l0").encode()}
     assert drive.redis.dump(drive.keys.unacked) == before
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("script", ["settle", "settle_receive"])
+@pytest.mark.parametrize(
+    ("count", "outcome"), [(1, ["1", "0"]), (1, ["*"]), (3, ["*"]), (3, ["3", "1", "2", "3"])]
+)
+def test_a_lease_that_is_named_twice_is_acked_once(
+    drive: Drive, grouped: bool, script: str, count: int, outcome: list[str]
+) -> None:
+    """Else more would be counted as acked than there was, and less as stored than there is."""
+    put(drive, *[f"g{each}:m{each}" if grouped else f"m{each}" for each in range(5)])
+    drive.receive("L0", count)
+    leases = ["L0", "L0", "N"] if script == "settle_receive" else ["L0", "L0"]
+    head = ["0", "1", "", "1", ""] if script == "settle_receive" else [""]
+    words = [str(NOW), *head, "2", *[*outcome, "0", "0", "0"] * 2]
+    drive.call(script, drive.standard_keys(*leases), *words)
+    state = drive.state()
+    held = sum(len(lease) for part, lease in state.items() if part.startswith("lease:"))
+    counted = drive.stats("acked", "stored", "unacked")
+    assert counted == {"acked": count, "stored": 5 - count, "unacked": held}
 
 
 def test_what_another_program_wrote_into_a_lease_moves_along(drive: Drive) -> None:

@@ -11,14 +11,15 @@ local function acks_alone(at, leases)
   return #ARGV == at + 5 * leases and table.concat(ARGV, ' ', at) == all
 end
 
--- The ids of the leases if all of these acks count: a lease has field 0 and no other. Else nil.
+-- The ids of the leases if all of these acks count: a lease has field 0 and no other, and is named once. Else nil.
 local function held_alone(leases)
   local ids = {}
   for i = 1, leases do
     local key = KEYS[20 + i]
-    local fields = redis.pcall('HKEYS', key)
-    ids[i] = string.match(key, LEASE_ID)
-    if fields[1] ~= '0' or fields[2] or not ids[i] then return nil end
+    local fields, id = redis.pcall('HKEYS', key), string.match(key, LEASE_ID)
+    if fields[1] ~= '0' or fields[2] or not id or ids[key] then return nil end
+    ids[i] = id
+    if leases > 1 then ids[key] = true end
   end
   return ids
 end
@@ -59,14 +60,17 @@ local function acks_by_index(at, leases)
   end
   if #ARGV ~= at then return nil end
 
-  -- The ids of the leases. Nil if one has messages in one field that are not all acked, which the long way takes apart.
+  -- The ids of the leases. Nil if one is named twice, or has messages in one field that are not all acked, which the long way
+  -- takes apart.
   local whole_ones = {}
   function acks.held()
     local ids = {}
     for l = 1, leases do
-      ids[l] = string.match(KEYS[20 + l], LEASE_ID)
-      local batch = redis.pcall('HGET', KEYS[20 + l], 'batch')
-      if not ids[l] or type(batch) == 'table' then return nil end
+      local key = KEYS[20 + l]
+      local batch, id = redis.pcall('HGET', key, 'batch'), string.match(key, LEASE_ID)
+      if not id or ids[key] or type(batch) == 'table' then return nil end
+      ids[l] = id
+      if leases > 1 then ids[key] = true end
       if batch then
         local head, high, low = string.byte(batch, 1, 3)
         local all, seen = head == 0xdc and low and high * 256 + low or head and head < 0xa0 and head - 0x90 or 0, {}
@@ -78,7 +82,7 @@ local function acks_by_index(at, leases)
         end
         whole_ones[l] = all
       elseif not number[l] then
-        whole_ones[l] = redis.call('HLEN', KEYS[20 + l])
+        whole_ones[l] = redis.call('HLEN', key)
       end
     end
     return ids
