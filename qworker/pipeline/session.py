@@ -70,6 +70,9 @@ _LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Spark writes a text of each plan for that server. In its usual form that is a twentieth of the work of an audit of
+    # few events.
+    "spark.sql.ui.explainMode": "simple",
 }
 
 
