@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qworker.pipeline.jobs.holes import Shard
-from qworker.pipeline.jobs.lifecycle import KEYS, life, order
+from qworker.pipeline.jobs.lifecycle import KEYS, POSITION, life
 from qworker.pipeline.jobs.local import local_frame
 
 if TYPE_CHECKING:
@@ -37,7 +37,25 @@ GROUP_KEYS: Final = ("queue", "shard", "group_id", "made_ms")
 _STEP: Final = r"^(.*)=([0-9a-f]{16})$"
 #: The message of a call of a group.
 _CALL: Final = r"^(.*)\.([0-9]{1,9})$"
-
+# What the events of groups say, in SQL.
+_WORD: Final = "split(reason, ':')"
+#: The columns of GROUP_KEYS that are not those of an event.
+_NAME: Final = (f"{_WORD}[0] as group_id", f"try_cast({_WORD}[1] as bigint) as made_ms")
+_BEGINS: Final = "event = 'group_begun'"
+_DECIDES: Final = "event = 'group_decided'"
+#: The columns of a group that sum up its events.
+_SUMS: Final = (
+    f"max({_BEGINS}) as begun",
+    f"max(if({_BEGINS}, try_cast({_WORD}[2] as int), null)) as size",
+    f"max(if({_BEGINS}, {_WORD}[3], null)) as policy",
+    f"max(if({_BEGINS}, {_WORD}[4], null)) as follows",
+    f"min(if({_BEGINS}, ts, null)) as begun_ts",
+    f"count(if({_DECIDES}, 1, null)) as decisions",
+    f"min_by(if({_DECIDES}, {_WORD}[2], null), if({_DECIDES}, {POSITION}, null)) as outcome",
+    f"min(if({_DECIDES}, ts, null)) as decided_ts",
+    f"min({POSITION}) as first",
+    "max(ts) as last_ts",
+)
 
 #: The values of GROUP_KEYS.
 Group = tuple[str, int, str, int | None]
@@ -96,7 +114,7 @@ def is_composed() -> Column:
     """Whether an event is one of a composition."""
     from pyspark.sql import functions as F
 
-    return F.col("event").isin(*_COMPOSED)
+    return F.expr(f"event in {_COMPOSED}")
 
 
 def steps(events: DataFrame) -> DataFrame:
@@ -107,8 +125,8 @@ def steps(events: DataFrame) -> DataFrame:
         *KEYS,
         life(apart=True).alias("life"),
         "sent_ts",
-        F.regexp_extract("reason", _STEP, 1).alias("step"),
-        F.regexp_extract("reason", _STEP, 2).alias("digest"),
+        F.expr(f"regexp_extract(reason, r'{_STEP}', 1) as step"),
+        F.expr(f"regexp_extract(reason, r'{_STEP}', 2) as digest"),
         "epoch",
         "number",
         "ts",
@@ -124,50 +142,32 @@ def groups(events: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    word = F.split("reason", ":")
-    begins, decides = F.col("event") == "group_begun", F.col("event") == "group_decided"
     return (
-        events.where(begins | decides)
-        .withColumn("group_id", word[0])
-        .withColumn("made_ms", word[1].try_cast("bigint"))
+        events.where("event in ('group_begun', 'group_decided')")
+        .selectExpr("*", *_NAME)
         .groupBy(*GROUP_KEYS)
-        .agg(
-            F.max(begins).alias("begun"),
-            F.max(F.when(begins, word[2].try_cast("int"))).alias("size"),
-            F.max(F.when(begins, word[3])).alias("policy"),
-            F.max(F.when(begins, word[4])).alias("follows"),
-            F.min(F.when(begins, F.col("ts"))).alias("begun_ts"),
-            F.count(F.when(decides, 1)).alias("decisions"),
-            F.min_by(F.when(decides, word[2]), F.when(decides, order())).alias("outcome"),
-            F.min(F.when(decides, F.col("ts"))).alias("decided_ts"),
-            F.min(order()).alias("first"),
-            F.max("ts").alias("last_ts"),
-        )
+        .agg(*map(F.expr, _SUMS))
     )
 
 
 def calls(events: DataFrame) -> DataFrame:
     """The events of messages that may be calls of groups, with `group_id` and `member` BIGINT."""
-    from pyspark.sql import functions as F
-
-    return (
-        events.where(F.col("message_id").rlike(_CALL))
-        .withColumn("group_id", F.regexp_extract("message_id", _CALL, 1))
-        .withColumn("member", F.regexp_extract("message_id", _CALL, 2).cast("bigint"))
+    return events.where(f"message_id rlike r'{_CALL}'").selectExpr(
+        "*",
+        f"regexp_extract(message_id, r'{_CALL}', 1) as group_id",
+        f"cast(regexp_extract(message_id, r'{_CALL}', 2) as bigint) as member",
     )
 
 
 def events_of(events: DataFrame, kept: Sequence[KeptGroup]) -> DataFrame:
     """The events of these groups, and those of the calls of groups that wait."""
     import pyarrow as pa
-    from pyspark.sql import functions as F
 
     spark, columns = events.sparkSession, events.columns
     named = groups_frame(spark, [group[:4] for group in kept])
-    word = F.split("reason", ":")
     own = (
         events.where("event in ('group_begun', 'group_decided')")
-        .withColumns({"group_id": word[0], "made_ms": word[1].try_cast("bigint")})
+        .selectExpr("*", *_NAME)
         .join(named, list(GROUP_KEYS), "left_semi")
         .select(*columns)
     )

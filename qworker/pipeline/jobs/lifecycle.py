@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 __all__ = [
-    *("DELIVERED", "ENDS", "KEYS", "LIVES", "PARKED"),
+    *("DELIVERED", "ENDS", "KEYS", "LIVES", "PARKED", "POSITION"),
     *("final_end", "life", "lifecycles", "of_life", "order"),
 ]
 
@@ -36,41 +36,79 @@ DELIVERED: Final = ("delivered", "acked", "nacked", "released", "timed_out", "di
 #: The reasons of releases of runs: what they wait for.
 PARKED: Final = ("sleep", "signal", "gather")
 
+# In SQL: Spark reads a text in a fraction of the time in which it gets the calls of a Column one by one.
+#: The position of an event in its queue.
+POSITION: Final = "struct(epoch, number)"
+_ONLY_LIFE: Final = "cast(0 as timestamp)"
+_FINAL_END: Final = f"(event in {ENDS} or event = 'purged' and coalesce(reason, '') <> 'dead')"
+_OVER: Final = f"({_FINAL_END} or event = 'dead')"
+_DELIVERY: Final = f"event in {DELIVERED}"
+#: When a message was sent, by an event that knows it: without a header a message has the time of each event, and no
+#: event `sent`.
+_SENDING: Final = (
+    f"if((event = 'sent' or sent_ts <> ts) and not message_id rlike r'{_DRAWN_ID}', sent_ts, null)"
+)
+#: The columns of a lifecycle that sum up its events.
+_SUMS: Final = (
+    "min(sent_ts) as sent_ts",
+    "min(ready_ts) as ready_ts",
+    "max(if(event = 'redriven', ts, null)) as redriven_ts",
+    "max(event = 'sent') as sent_seen",
+    "count(1) as events",
+    "count(if(event = 'acked', 1, null)) as acks",
+    f"count(if({_FINAL_END}, 1, null)) as ends",
+    "count(if(event = 'dead', 1, null)) as deaths",
+    "count(if(event = 'redriven', 1, null)) as redrives",
+    f"min(if(event = 'acked', {POSITION}, null)) as first_ack",
+    f"min(if({_DELIVERY}, {POSITION}, null)) as first_delivery",
+    f"max(if({_DELIVERY}, {POSITION}, null)) as last_delivery",
+    f"min({POSITION}) as first",
+    "min(ts) as first_ts",
+    f"max({POSITION}) as last",
+    f"min_by(event, {POSITION}) as first_event",
+    f"max_by(event, {POSITION}) as last_event",
+    f"max_by(if({_FINAL_END}, event, null), if({_FINAL_END}, {POSITION}, null)) as end_event",
+    f"min(if({_OVER}, {POSITION}, null)) as first_over",
+    f"max(if({_OVER}, {POSITION}, null)) as last_over",
+    f"coalesce(min({_SENDING}) < max({_SENDING}), false) as again",
+    f"max_by(reason, {POSITION}) as last_reason",
+    f"max_by(error_class, {POSITION}) as last_error",
+    "max(ts) as last_ts",
+    "max(task) as task",
+    "max(attempt) as attempts",
+    "sum(run_ms) as run_ms",
+    "count(if(event = 'step' and not startswith(reason, '!'), 1, null)) as steps",
+    f"count(if(event = 'released' and reason in {PARKED}, 1, null)) as parks",
+)
+
 
 def order() -> Column:
     """The position of an event in its queue: (epoch, number)."""
     from pyspark.sql import functions as F
 
-    return F.struct("epoch", "number")
+    return F.expr(POSITION)
 
 
 def final_end() -> Column:
     """Whether an event is a final end of a message."""
     from pyspark.sql import functions as F
 
-    return F.col("event").isin(*ENDS) | (
-        (F.col("event") == "purged") & (F.coalesce("reason", F.lit("")) != "dead")
-    )
+    return F.expr(_FINAL_END)
 
 
 def life(apart: bool) -> Column:
     """Which life of a message an event belongs to: when it was sent; the same for all events of drawn and plain ids."""
     from pyspark.sql import functions as F
 
-    has_one = F.lit(False) if apart else F.col("message_id").rlike(f"{_DRAWN_ID}|{_PLAIN_ID}")
-    begun = F.when(~has_one, F.col("sent_ts"))
-    return F.coalesce(begun, _only_life())
-
-
-def _only_life() -> Column:
-    from pyspark.sql import functions as F
-
-    return F.lit(0).cast("timestamp")
+    has_one = "false" if apart else f"message_id rlike r'{_DRAWN_ID}|{_PLAIN_ID}'"
+    return F.expr(f"coalesce(if(not {has_one}, sent_ts, null), {_ONLY_LIFE})")
 
 
 def of_life(sent_ts: Column, life: Column) -> Column:
     """Whether what was sent at `sent_ts` under the id of a life is of this life."""
-    return (life == _only_life()) | life.eqNullSafe(sent_ts)
+    from pyspark.sql import functions as F
+
+    return (life == F.expr(_ONLY_LIFE)) | life.eqNullSafe(sent_ts)
 
 
 def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
@@ -93,9 +131,7 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
             "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
         )
         .groupBy(*KEYS, life(apart).alias("life"))
-        .agg(
-            *_sums(),
-        )
+        .agg(*map(F.expr, _SUMS))
     )
     # A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.
     ended = (F.col("ends") > 0) | (F.col("last_event") == "purged")
@@ -107,47 +143,3 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
         .otherwise("open")
         .alias("state"),
     ).withColumn("redrives", F.col("redrives") - (F.col("first_event") == "redriven").cast("int"))
-
-
-def _sums() -> list[Column]:
-    """Make the columns of a lifecycle that sum up its events."""
-    from pyspark.sql import functions as F
-
-    event, position = F.col("event"), order()
-    delivery = event.isin(*DELIVERED)
-    over = final_end() | (event == "dead")
-    # Without a header a message has the time of each event, and no event `sent`.
-    in_header = (event == "sent") | (F.col("sent_ts") != F.col("ts"))
-    chosen = ~F.col("message_id").rlike(_DRAWN_ID)
-    sending = F.when(in_header & chosen, F.col("sent_ts"))
-    return [
-        F.min("sent_ts").alias("sent_ts"),
-        F.min("ready_ts").alias("ready_ts"),
-        F.max(F.when(event == "redriven", F.col("ts"))).alias("redriven_ts"),
-        F.max(event == "sent").alias("sent_seen"),
-        F.count(F.lit(1)).alias("events"),
-        F.count(F.when(event == "acked", 1)).alias("acks"),
-        F.count(F.when(final_end(), 1)).alias("ends"),
-        F.count(F.when(event == "dead", 1)).alias("deaths"),
-        F.count(F.when(event == "redriven", 1)).alias("redrives"),
-        F.min(F.when(event == "acked", position)).alias("first_ack"),
-        F.min(F.when(delivery, position)).alias("first_delivery"),
-        F.max(F.when(delivery, position)).alias("last_delivery"),
-        F.min(position).alias("first"),
-        F.min("ts").alias("first_ts"),
-        F.max(position).alias("last"),
-        F.min_by("event", position).alias("first_event"),
-        F.max_by("event", position).alias("last_event"),
-        F.max_by(F.when(final_end(), event), F.when(final_end(), position)).alias("end_event"),
-        F.min(F.when(over, position)).alias("first_over"),
-        F.max(F.when(over, position)).alias("last_over"),
-        F.coalesce(F.min(sending) < F.max(sending), F.lit(False)).alias("again"),
-        F.max_by("reason", position).alias("last_reason"),
-        F.max_by("error_class", position).alias("last_error"),
-        F.max("ts").alias("last_ts"),
-        F.max("task").alias("task"),
-        F.max("attempt").alias("attempts"),
-        F.sum("run_ms").alias("run_ms"),
-        F.count(F.when((event == "step") & ~F.col("reason").startswith("!"), 1)).alias("steps"),
-        F.count(F.when((event == "released") & F.col("reason").isin(*PARKED), 1)).alias("parks"),
-    ]
