@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
+import pytest
+
 from qworker.cli.top.full.app import Top
 from qworker.client.execute.sync import Client
 from qworker.monitor.namespace import Namespace
@@ -18,6 +20,12 @@ from qworker.wire.control import Answer, read_request, write
 from qworker.wire.keys import answer_key, control_key
 from tests.cli.conftest import Shop
 from tests.timing import DEADLINE_S
+
+
+@pytest.fixture(autouse=True)
+def _slow_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave what has ended on the screen for as long as a test waits: a busy machine may look at it late."""
+    monkeypatch.setattr("qworker.cli.top.full.drawing._SHOWN_S", DEADLINE_S)
 
 
 class Seat:
