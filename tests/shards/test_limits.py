@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from qworker import QWorker
+from qworker.client.manage.balancing import Balancer
+from qworker.client.manage.limit import Limit
 from qworker.client.manage.limits import remove_limit, set_limit
 from qworker.client.manage.reshard import divide
+from qworker.client.manage.shared_limits import words_of, zero_share
 from qworker.client.queue import Queue
 from qworker.engine import shards as commands
 from qworker.engine.groups import limits
+from qworker.engine.shares import declare, share, shared_limits
 from qworker.errors import ShardsChangedError
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage, DamageKind
@@ -109,6 +113,48 @@ def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
             break
         assert of_shards(queue) == [{}, {}], stop
         assert not [*check_shares(app.client, app.namespace, ["other"], repair=False)]
+
+
+@pytest.mark.parametrize("first", ["the pass", "the leave"])
+def test_a_pass_that_comes_late_leaves_no_share_in_a_queue_that_has_left(
+    app: QWorker, first: str
+) -> None:
+    """Wherever either is halfway: a reaper may stand still for longer than the leaving client waits."""
+    app.queue("other").create()
+    for stop in itertools.count():
+        queue = app.queue(f"orders{stop}")
+        queue.create()
+        # No pass has been made: it changes the shares of both.
+        words = words_of(Limit(concurrency=4), [queue.name, "other"], 1)
+        app.client.execute(declare(app.namespace, "s/", words))
+        app.client.execute(share(queue.keys, [("s/", 1, zero_share())]))
+        plans = [Balancer(app.namespace, rest_ms=0).balance(), remove_limit(queue.ref, "s/")]
+        running, meanwhile = plans if first == "the pass" else reversed(plans)
+        met = False
+        for at, _ in enumerate(steps(app.client, running)):
+            if at == stop:
+                met = True
+                for _ in steps(app.client, meanwhile):
+                    pass
+        if not met:
+            break
+        assert of_shards(queue) == [{}], stop
+        left = app.client.execute(shared_limits(app.namespace))
+        assert not [field for field in left if field.endswith(f"\n{queue.name}")], stop
+
+
+def test_a_pass_frees_queues_that_were_left_out_of_a_limit_by_another_change(app: QWorker) -> None:
+    """Of two clients that add queues at once the later one writes the list without the other's queue."""
+    for name in ("orders", "other", "third"):
+        app.queue(name).create()
+    queue, other = app.queue("orders"), app.queue("other")
+    queue.set_limit("s/", with_queues=["other"], concurrency=4)
+    words = words_of(Limit(concurrency=4), ["orders", "third"], 10**13)
+    app.client.execute(declare(app.namespace, "s/", words))
+    app.client.run(Balancer(app.namespace, rest_ms=0).balance())
+    assert of_shards(other) == [{}]
+    assert "s/\nother" not in app.client.execute(shared_limits(app.namespace))
+    assert not [*check(app.client, app.namespace)]
 
 
 def test_fsck_gives_shards_the_limits_that_a_dead_client_has_not_written(app: QWorker) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from qworker.client.manage.shared_limits import (
@@ -23,9 +24,10 @@ from qworker.client.plan import Plan
 from qworker.engine import shares as commands
 from qworker.engine.raw import server_time
 from qworker.engine.shards import read_shards
-from qworker.engine.shares import MOST_SHARDS, Allotted, Report, Wish
+from qworker.engine.shares import MOST_SHARDS, TAKEN_AWAY, Allotted, Report, Wish
 from qworker.errors import QworkerError, ServerError
 from qworker.wire.keys import QueueKeys
+from qworker.wire.names import split_shard_name
 from qworker.wire.shards import Shards
 
 __all__ = ["REST_MS", "Balanced", "Balancer"]
@@ -69,6 +71,9 @@ class Balancer:
         self._dividers = {name: self._dividers.get(name, Divider()) for name in known}
         limits = {name: one for name, one in known.items() if only in (None, name)}
         silent: dict[str, QworkerError] = {}
+        for name, one in limits.items():
+            outside = {s: v for s, v in one.versions.items() if not _covers(one, s)}
+            yield from self._take_back(name, outside, silent)
         shards = yield from self._shards(limits.values(), silent)
         asked: dict[str, list[Share]] = {}
         for name, one in limits.items():
@@ -92,6 +97,7 @@ class Balancer:
                 break
             changed += sum(map(len, writes.values()))
             reports |= yield from self._share(writes, silent, now_ms)
+            yield from self._take_back_late(writes, silent)
         return Balanced(changed, unsettled or bool(writes), active, silent)
 
     def _allot(
@@ -146,10 +152,37 @@ class Balancer:
                 reports[name, shard] = report
         return reports
 
+    def _take_back_late(
+        self, writes: Mapping[str, list[Share]], silent: dict[str, QworkerError]
+    ) -> Plan[None]:
+        """Take shares back that were written after their queues had left: these may have looked for them before."""
+        known = yield from declared(self._namespace)
+        late: dict[str, dict[str, int]] = {}
+        for shard, some in writes.items():
+            for name, version, _ in some:
+                if name not in known or not _covers(known[name], shard):
+                    late.setdefault(name, {})[shard] = version
+        for name, versions in late.items():
+            yield from self._take_back(name, versions, silent)
+
+    def _take_back(
+        self, name: str, versions: Mapping[str, int], silent: dict[str, QworkerError]
+    ) -> Plan[None]:
+        """Take shares, by shard their versions, away from queues that a limit is not over, and forget them."""
+        for shard, version in versions.items():
+            try:
+                yield commands.share(
+                    QueueKeys(self._namespace, shard), [(name, version + 1, TAKEN_AWAY)]
+                )
+            except QworkerError as error:
+                silent[shard] = error
+            else:
+                yield commands.forget(self._namespace, [f"{name}\n{shard}"])
+
     def _shards(
         self, limits: Iterable[SharedLimit], silent: dict[str, QworkerError]
     ) -> Plan[dict[str, dict[str, bool]]]:
-        """Return the shards of each limit; False for one that its queue has given up, or whose queue left the limit."""
+        """Return the shards of each limit; False for one that its queue has given up."""
         of_queue: dict[str, list[str] | None] = {}
         found: dict[str, dict[str, bool]] = {}
         for one in limits:
@@ -166,10 +199,15 @@ class Balancer:
                 if names is None:  # Its shards keep their shares.
                     names = [each for each in one.shares if each.partition("/")[0] == queue]
                 shards.update(dict.fromkeys(names, True))
-            for shard in one.shares:
+            for shard in filter(partial(_covers, one), one.shares):
                 shards.setdefault(shard, False)
             found[one.name] = dict([*shards.items()][:MOST_SHARDS])
         return found
+
+
+def _covers(one: SharedLimit, shard: str) -> bool:
+    """Whether a limit is over the queue of a shard."""
+    return split_shard_name(shard)[0] in one.queues
 
 
 def _written(one: SharedLimit, shard: str) -> tuple[int, str]:

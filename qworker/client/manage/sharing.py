@@ -18,6 +18,7 @@ from qworker.engine.shards import read_shards
 from qworker.engine.shares import MOST_SHARDS, TAKEN_AWAY
 from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
+from qworker.wire.names import split_shard_name
 from qworker.wire.shards import Shards
 
 __all__ = ["change", "leave", "take_away"]
@@ -67,20 +68,27 @@ def leave(namespace: str, name: str, queue: str) -> Plan[tuple[str, ...]]:
     if one is None:
         return ()
     rest = tuple(each for each in one.queues if each != queue)
-    now_ms: int = yield server_time()
-    gone = [
-        f"{name}\n{shard}" for shard in one.shares if not rest or shard.partition("/")[0] == queue
-    ]
     if rest:
+        now_ms: int = yield server_time()
         yield commands.declare(namespace, name, words_of(one.limit, rest, now_ms))
-    yield commands.forget(namespace, [*([] if rest else [name]), *gone])
+    else:
+        yield commands.forget(namespace, [name])
+    # From now on no pass that read the limit before allots anything of it.
+    gone = []
+    for field in (yield commands.shared_limits(namespace)):
+        limit, _, shard = field.partition("\n")
+        if limit == name and shard and (not rest or split_shard_name(shard)[0] == queue):
+            gone.append(field)
+    if gone:
+        yield commands.forget(namespace, gone)
     return rest
 
 
 def take_away(queue: QueueRef, name: str, left_ms: int) -> Plan[None]:
     """Take its shares away from all shards of a queue that has left a limit at `left_ms`.
 
-    Twice, because a pass that read the limit before may write a share once more, and the queue may get shards.
+    Twice, because the queue may get shards, and a pass that read the limit before may write a share once more: it takes
+    that back, unless it dies.
     """
     for attempt in range(2):
         if attempt:
