@@ -181,7 +181,6 @@ MISBEHAVIOURS = {
 }
 
 
-@pytest.mark.cold
 @pytest.mark.bad_input(
     "handler: threads and processes left behind",
     "handler: directory, umask, signals, socket timeout",
@@ -224,7 +223,6 @@ def handle(n: int) -> None:
     assert lab.queue().inspect().stats["acked"] == 2 * len(MISBEHAVIOURS) - raised
 
 
-@pytest.mark.cold
 @pytest.mark.bad_input("handler: descriptors closed")
 @pytest.mark.parametrize(
     ("how", "flags"),
@@ -263,7 +261,6 @@ def handle(n: int) -> None:
 # -- children that end -------------------------------------------------------------------------
 
 
-@pytest.mark.cold
 def test_a_child_is_replaced_after_max_messages(lab: Lab) -> None:
     """With --max-messages each child handles this many and is followed by a new one; nothing is lost between."""
     lab.app("""

@@ -22,7 +22,6 @@ from tests.consumer.workers import Lab
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.cold,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
 ]
 
@@ -55,6 +54,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.cold
 def test_what_a_handler_starts_hears_signals_as_usual(lab: Lab) -> None:
     """Programs and copies that a handler starts end by SIGTERM and SIGINT, at once and from any starter."""
     lab.app(
@@ -197,6 +197,7 @@ def test_a_message_that_goes_to_a_dead_child_comes_back_without_blame(
     board.close()
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("kind", ["inline", "threads", "async"])
 def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
     """A forked copy that returns, raises or exits in its handler ends there: one process handles the messages."""
@@ -228,6 +229,7 @@ def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
     assert not worker.events("message_failed")
 
 
+@pytest.mark.cold
 def test_what_a_handler_started_ends_with_its_child(lab: Lab) -> None:
     """Processes of a child that is killed at a time limit end with it, but for those that have left its session."""
     lab.app(
@@ -258,6 +260,7 @@ def hang():
         assert (ended["reason"], ended["processes_ended"]) == ("time_limit", 5)
 
 
+@pytest.mark.cold
 def test_orphans_do_not_stay_in_the_process_table(lab: Lab) -> None:
     """A supervisor that gets the orphans of its children, as the first process of a container does, collects them."""
     lab.app("""
