@@ -34,6 +34,39 @@ _BESIDE: Final = {
     *("doubtful", "heard", "known_ts", "begun_ts_of_record", "reused", "gaps"),
     *("news_begun", "news_decided", "named"),
 }
+#: The groups of one id that wait, summed up, in SQL.
+_OF_AN_ID: Final = (
+    "max(made_ts) as made_ts",
+    "max(size) as size",
+    "max(policy) as policy",
+    # Two groups of an id in different queues: whose call a message is cannot be told.
+    "count(1) > 1 as ambiguous",
+)
+_OK: Final = "state = 'ended' and ok"
+_BAD: Final = "state = 'ended' and not coalesce(ok, false)"
+_OVER: Final = "state in ('ended', 'dead')"
+#: The calls of a group, summed up.
+_OF_CALLS: Final = (
+    "count(distinct member) as heard",
+    f"count(distinct if({_OVER}, member, null)) as ended_or_dead",
+    "count(distinct if(state = 'ended', member, null)) as ended",
+    f"count(distinct if({_OK}, member, null)) as succeeded",
+    f"min(if({_OK}, last_ts, null)) as ok_ts",
+    f"min(if({_BAD}, last_ts, null)) as bad_ts",
+    f"max(if({_OVER}, last_ts, null)) as over_ts",
+    # A dead letter may be redriven in a hole; other ends stay.
+    "max(state = 'dead' and hidden) as taken_back",
+)
+#: When the calls of a group, summed up, ended as its policy asks; null if they have not.
+_MUST: Final = """
+    case
+        when policy = 'all' and ended_or_dead = size then over_ts
+        when policy = 'successes' and bad_ts is not null then bad_ts
+        when policy = 'successes' and succeeded = size then over_ts
+        when policy = 'first' and ok_ts is not null then ok_ts
+        when policy = 'first' and ended = size then over_ts
+    end
+"""
 _FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
@@ -59,17 +92,7 @@ def judged_groups(
     """
     from pyspark.sql import functions as F
 
-    waiting = (
-        rows.where("begun and decisions = 0")
-        .groupBy("group_id")
-        .agg(
-            F.max("made_ts").alias("made_ts"),
-            F.max("size").alias("size"),
-            F.max("policy").alias("policy"),
-            # Two groups of an id in different queues: whose call a message is cannot be told.
-            (F.count(F.lit(1)) > 1).alias("ambiguous"),
-        )
-    )
+    waiting = rows.where("begun and decisions = 0").groupBy("group_id").agg(*map(F.expr, _OF_AN_ID))
     shards = _shards(record, taken, seen)
     rows = (
         rows.join(_due(composed, record.events, waiting, shards), ["group_id"], "left")
@@ -84,7 +107,7 @@ def judged_groups(
     went_on = waits & F.coalesce(F.col("follows_ts") > due, F.lit(False))
     over = due + F.lit(IN_TRANSIT) < F.col("known_ts")
     late = F.coalesce(waits & ~went_on & ~F.col("named") & over, F.lit(False))
-    hidden = _hidden("made_ts", F.col("first")) | F.coalesce("doubtful", F.lit(False))
+    hidden = _hidden("made_ts", "first") | F.coalesce("doubtful", F.lit(False))
     # Its calls may have ended in a part of their queues that was read before it began, and was not carried.
     ends_read = F.lit(False)
     if seen is not None and seen.groups.until is not None:
@@ -134,29 +157,16 @@ def _due(
     """
     from pyspark.sql import functions as F
 
-    is_ok = F.expr("state = 'ended' and ok")
-    is_bad = F.expr("state = 'ended' and not coalesce(ok, false)")
-    is_over = F.expr("state in ('ended', 'dead')")
     sums = (
         together(_ended_calls(events, waiting, shards), _failed_groups(composed))
         .groupBy("group_id")
-        .agg(
-            F.count_distinct("member").alias("heard"),
-            F.count_distinct(F.when(is_over, F.col("member"))).alias("over"),
-            F.count_distinct(F.when(F.expr("state = 'ended'"), F.col("member"))).alias("ended"),
-            F.count_distinct(F.when(is_ok, F.col("member"))).alias("succeeded"),
-            F.min(F.when(is_ok, F.col("last_ts"))).alias("ok_ts"),
-            F.min(F.when(is_bad, F.col("last_ts"))).alias("bad_ts"),
-            F.max(F.when(is_over, F.col("last_ts"))).alias("over_ts"),
-            # A dead letter may be redriven in a hole; other ends stay.
-            F.max(F.expr("state = 'dead' and hidden")).alias("taken_back"),
-        )
+        .agg(*map(F.expr, _OF_CALLS))
     )
     return waiting.join(sums, ["group_id"]).select(
         "group_id",
         "heard",
-        _decided_by_policy().alias("must_ts"),
-        (F.col("ambiguous") | ((F.col("policy") == "all") & F.col("taken_back"))).alias("doubtful"),
+        F.expr(f"{_MUST} as must_ts"),
+        F.expr("ambiguous or (policy = 'all' and taken_back) as doubtful"),
     )
 
 
@@ -174,8 +184,8 @@ def _ended_calls(events: DataFrame, waiting: DataFrame, shards: DataFrame) -> Da
     return calls(rows).select(
         "group_id",
         "member",
-        F.col("state"),
-        (F.col("end_event") == "acked").alias("ok"),
+        "state",
+        F.expr("end_event = 'acked' as ok"),
         "last_ts",
         _hidden("last_ts").alias("hidden"),
     )
@@ -194,20 +204,6 @@ def _failed_groups(composed: DataFrame) -> DataFrame:
         F.lit(False).alias("ok"),
         F.col("decided_ts").alias("last_ts"),
         F.lit(False).alias("hidden"),
-    )
-
-
-def _decided_by_policy() -> Column:
-    """When the calls of a group, summed up, ended as its policy asks; null if they have not."""
-    from pyspark.sql import functions as F
-
-    policy, size = F.col("policy"), F.col("size")
-    return (
-        F.when((policy == "all") & (F.col("over") == size), F.col("over_ts"))
-        .when((policy == "successes") & F.col("bad_ts").isNotNull(), F.col("bad_ts"))
-        .when((policy == "successes") & (F.col("succeeded") == size), F.col("over_ts"))
-        .when((policy == "first") & F.col("ok_ts").isNotNull(), F.col("ok_ts"))
-        .when((policy == "first") & (F.col("ended") == size), F.col("over_ts"))
     )
 
 
@@ -264,24 +260,16 @@ def _shards(record: Record, taken: datetime | None, seen: Seen | None) -> DataFr
     return local_frame(record.events.sparkSession, rows, schema)
 
 
-def _hidden(since: str, first: Column | None = None) -> Column:
+def _hidden(since: str, first: str | None = None) -> Column:
     """Whether one of the `gaps` of the shard lies after this time, or this position: an event may be in it."""
     from pyspark.sql import functions as F
 
-    def behind(gap: Column) -> Column:
-        later = gap["until"] > F.col(since)
-        return later if first is None else later | (gap["at"] >= first)
-
-    return F.coalesce(F.exists("gaps", behind), F.lit(False))
+    behind = f"gap.until > {since}" + (f" or gap.at >= {first}" if first else "")
+    return F.expr(f"coalesce(exists(gaps, gap -> {behind}), false)")
 
 
 def _may_have_begun() -> Column:
     """Whether one of the `gaps` of the shard lies between the time when a group was made and its first event."""
     from pyspark.sql import functions as F
 
-    return F.coalesce(
-        F.exists(
-            "gaps", lambda gap: (gap["until"] > F.col("made_ts")) & (gap["at"] < F.col("first"))
-        ),
-        F.lit(False),
-    )
+    return F.expr("coalesce(exists(gaps, gap -> gap.until > made_ts and gap.at < first), false)")

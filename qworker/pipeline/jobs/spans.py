@@ -21,6 +21,41 @@ __all__ = ["Stretch", "each_once", "inside", "read_spans", "split"]
 #: Numbers are also added up by their last 16 bits, squared, so that no missing ones hide behind doubled ones.
 _BITS: Final = 65_536
 _EPOCH: Final = ("queue", "shard", "epoch")
+#: The columns of a span that sum up its events, in SQL.
+_SUMS: Final = (
+    "count(1) as rows",
+    "min(number) as least",
+    "max(number) as most",
+    "min(ts) as since",
+    "max(ts) as until",
+    "sum(cast(number as decimal(20, 0))) as total",
+    f"sum((number % {_BITS}) * (number % {_BITS})) as squares",
+    "max(if(event = 'unsure', struct(number, ts), null)) as unsure",
+    "max(if(not live, number, null)) as stored",
+    "max(if(not live, ts, null)) as stored_until",
+    "count(if(number is null or shard is null or epoch is null, 1, null)) as unnumbered",
+)
+#: Of a number: the rows that are there again, and the different events that have it.
+_OF_NUMBER: Final = (
+    "sum(rows - 1) as again",
+    "count(1) as versions",
+    "min(ts) as since",
+    "max(ts) as until",
+)
+#: Of an epoch: the same, and where its numbers have several events.
+_OF_EPOCH: Final = (
+    "sum(again) as again",
+    "sum(versions - 1) as reused",
+    "min(if(versions > 1, number, null)) as first",
+    "min(if(versions > 1, since, null)) as since",
+    "max(if(versions > 1, until, null)) as until",
+)
+#: Whether an event is of a stretch.
+_WITHIN: Final = """
+    queue = of_queue and shard = of_shard and epoch = of_epoch
+    and number >= from_number and (to_number is null or number < to_number)
+    and (until is null or ts < until) and event <> 'gap'
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +92,12 @@ def read_spans(events: DataFrame) -> dict[Shard, list[Span]]:
     """
     from pyspark.sql import functions as F
 
-    low = F.col("number") % _BITS
-    unsure = F.when(F.col("event") == "unsure", F.struct("number", "ts"))
-    rows = (
-        events.where("event <> 'gap'")
-        .groupBy(*_EPOCH)
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.min("number").alias("least"),
-            F.max("number").alias("most"),
-            F.min("ts").alias("since"),
-            F.max("ts").alias("until"),
-            F.sum(F.col("number").cast("decimal(20,0)")).alias("total"),
-            F.sum(low * low).alias("squares"),
-            F.max(unsure).alias("unsure"),
-            F.max(F.when(~F.col("live"), F.col("number"))).alias("stored"),
-            F.max(F.when(~F.col("live"), F.col("ts"))).alias("stored_until"),
-            F.count(F.when(F.expr("number is null or shard is null or epoch is null"), 1)).alias(
-                "foreign"
-            ),
-        )
-        .collect()
-    )
+    rows = events.where("event <> 'gap'").groupBy(*_EPOCH).agg(*map(F.expr, _SUMS)).collect()
     for row in rows:
-        if row.foreign or row.queue is None:
+        if row.unnumbered or row.queue is None:
             raise ArchiveDamagedError(
                 f"queue {row.queue}",
-                f"{count(row.foreign or row.rows, 'row')} without queue or number: qworker did not write them",
+                f"{count(row.unnumbered or row.rows, 'row')} without queue or number: qworker did not write them",
             )
     spans: dict[Shard, list[Span]] = defaultdict(list)
     for row in rows:
@@ -127,23 +141,12 @@ def each_once(
     within, others = split(events, [Stretch.of(span) for span in broken])
     numbers = (
         within.groupBy(*same)
-        .agg(F.count(F.lit(1)).alias("rows"))
+        .agg(F.expr("count(1) as rows"))
         .groupBy(*_EPOCH, "number")
-        .agg(
-            F.sum(F.col("rows") - 1).alias("again"),
-            F.count(F.lit(1)).alias("versions"),
-            F.min("ts").alias("since"),
-            F.max("ts").alias("until"),
-        )
+        .agg(*map(F.expr, _OF_NUMBER))
         .where("again > 0 or versions > 1")
         .groupBy(*_EPOCH)
-        .agg(
-            F.sum("again").alias("again"),
-            F.sum(F.col("versions") - 1).alias("reused"),
-            F.min(F.when(F.col("versions") > 1, F.col("number"))).alias("first"),
-            F.min(F.when(F.col("versions") > 1, F.col("since"))).alias("since"),
-            F.max(F.when(F.col("versions") > 1, F.col("until"))).alias("until"),
-        )
+        .agg(*map(F.expr, _OF_EPOCH))
         .collect()
     )
     if not numbers:
@@ -209,15 +212,7 @@ def split(events: DataFrame, stretches: Sequence[Stretch]) -> tuple[DataFrame, D
         ]
     )
     known = F.broadcast(local_frame(events.sparkSession, rows, schema))
-    within = (
-        (F.col("queue") == F.col("of_queue"))
-        & (F.col("shard") == F.col("of_shard"))
-        & (F.col("epoch") == F.col("of_epoch"))
-        & (F.col("number") >= F.col("from_number"))
-        & (F.col("to_number").isNull() | (F.col("number") < F.col("to_number")))
-        & (F.col("until").isNull() | (F.col("ts") < F.col("until")))
-        & (F.col("event") != "gap")
-    )
+    within = F.expr(_WITHIN)
     return events.join(known, within, "left_semi"), events.join(known, within, "left_anti")
 
 
