@@ -251,6 +251,48 @@ def test_the_usual_calls_take_the_short_way(drive: Drive) -> None:
     assert kind("l14", 1) == "OK"
 
 
+def test_what_a_body_says_is_not_a_flag(drive: Drive) -> None:
+    """A message whose body reads like flags takes the short way, too."""
+    bodies = [b" x=5 u=k\n g=h x=1", b"q1 m 1 0 0 0 0 x=1 u=k\n"]
+    sent = [
+        NewMessage(f"m{at}", tail(body, {"g": f"g{at}"}), group=f"g{at}")
+        for at, body in enumerate(bodies)
+    ]
+    drive.run(send(drive.keys, sent, lane="", sequence=0, now_ms=NOW))
+    call = settle_receive(drive.keys, "l1", 5, visibility_ms=60_000, now_ms=NOW)
+    assert drive.call("settle_receive", call.keys, *call.args)[0] == "TURNS"
+
+
+@pytest.mark.parametrize(("groups", "left"), [(15, 29), (16, 31), (17, 17)])
+def test_of_few_groups_all_that_may_run_counts(drive: Drive, groups: int, left: int) -> None:
+    """Of up to sixteen that stand in line each message may run, so as many consumers are woken; of more one each."""
+    names = [f"g{number:02}" for number in range(groups)]
+    put(drive, *[f"{name}:{name}-{turn}" for turn in range(2) for name in names])
+    assert drive.receive("l1", 1).ready_left == left
+
+
+def test_a_group_that_waits_for_a_time_comes_back_beside_others(drive: Drive) -> None:
+    """It waits because its handler said so, without any limit; calls for others do not take the short way past it."""
+    put(drive, "a:a0", "b:b0", "b:b1", "b:b2", "b:b3", "b:b4")
+    assert get(drive, "l1", 1) == ["a0"]
+    outcome = Outcomes("l1")
+    outcome.limit("0", 50)
+    drive.settle(outcome)
+    early = [get(drive, f"e{number}", 1, at=NOW + number) for number in range(2)]
+    assert early == [["b0"], ["b1"]]
+    late = [get(drive, f"l{number}", 1, at=NOW + 50 + number) for number in range(2, 4)]
+    assert sorted(late) == [["a0"], ["b2"]]
+
+
+def test_messages_without_a_group_owe_no_turn_once_none_waits(drive: Drive) -> None:
+    """An empty receive forgets their virtual time, as the next ones begin at that of the queue."""
+    put(drive, "a:a0", "m0", "m1")
+    assert sorted(get(drive, "l1")) == ["a0", "m0", "m1"]
+    assert float(drive.redis.hget(drive.keys.groups, "@plain")) > 0
+    assert get(drive, "l2") == []
+    assert drive.redis.hget(drive.keys.groups, "@plain") == b"0"
+
+
 @pytest.mark.parametrize("last", [0, 100, 240, 65_510])
 def test_new_groups_leave_the_same_queue(pair: tuple[Drive, Drive], last: int) -> None:
     """Of several sends, with numbers of any length; among them messages that expire, have keys, and are ordered."""
@@ -319,13 +361,15 @@ def test_an_ordered_group_among_new_ones_is_one(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
-def test_what_is_removed_as_a_range_was_read(drive: Drive) -> None:
-    """A message on a seat that its group has passed is nobody's turn: it stays, for `fsck` to find."""
+@pytest.mark.parametrize(("group", "places"), [(5, -2), (9, 1)], ids=["between", "behind"])
+def test_what_is_removed_as_a_range_was_read(drive: Drive, group: int, places: int) -> None:
+    """A message on a seat beside those of its group is nobody's turn: it stays, for `fsck` to find."""
     put(drive, *[f"g{number:02}:m{number:02}" for number in range(10)])
     seats = drive.redis.zrange(drive.keys.delayed, 0, -1, withscores=True)
-    drive.redis.zadd(drive.keys.delayed, {"q1 stray 1 0  g=g05\n": seats[5][1] - 2})
+    stray = f"q1 stray 1 0  g=g{group:02}\n"
+    drive.redis.zadd(drive.keys.delayed, {stray: seats[group][1] + places})
     assert len(get(drive, "l1", 10)) == 10
-    assert drive.redis.zrange(drive.keys.delayed, 0, -1) == [b"q1 stray 1 0  g=g05\n"]
+    assert drive.redis.zrange(drive.keys.delayed, 0, -1) == [stray.encode()]
 
 
 def test_without_the_right_to_a_range_each_message_is_removed(drive: Drive) -> None:
