@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +18,9 @@ from qworker.engine.receive import settle_receive
 from qworker.engine.settle import Outcomes, settle
 from qworker.wire.codec import encode_call
 from qworker.wire.envelope import Envelope
-from tests.cli.conftest import QWORKER, Shop, clean_environment
+from tests.cli.conftest import Shop, clean_environment
+from tests.consumer.forkserver import Order, WarmProcess, start_module
+from tests.timing import DEADLINE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -78,16 +81,15 @@ def dead(shop: Shop) -> list[str]:
         after = f"({entries[-1][0].decode()}"
 
 
-def start(shop: Shop, *words: str) -> subprocess.Popen[bytes]:
-    """Start a redrive of what is meant, in its own process."""
-    return subprocess.Popen(
-        [str(QWORKER), "dead", "redrive", "emails", *FILTERS, "--yes", "--json", *words],
-        env=clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace),
-        stdout=subprocess.PIPE,
-    )
+def start(shop: Shop, folder: Path, *words: str) -> subprocess.Popen[bytes] | WarmProcess:
+    """Start a redrive of what is meant, in its own process, which writes to the file `out`."""
+    arguments = ["dead", "redrive", "emails", *FILTERS, "--yes", "--json", *words]
+    environ = clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace)
+    with (folder / "out").open("wb") as out:
+        return start_module(Order("qworker", arguments, str(folder), environ), out)
 
 
-def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process):
+def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process, tmp_path):
     """After every kill each dead letter is in one place; at the end the matching ones are ready, in order."""
     began = time.monotonic()
     meant, others = fill(shop.queue())
@@ -106,13 +108,12 @@ def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process):
     # It takes some 5 s at this rate, and each is killed after a quarter of that.
     rate, kills = MEANT // 5, 0
     for share in (0.25, 0.5, 0.75):
-        running = start(shop, "--rate", f"{rate}/s")
+        running = start(shop, tmp_path, "--rate", f"{rate}/s")
         while shop.ask("LLEN", shop.keys().ready[0]) < MEANT * share:
             assert running.poll() is None
             time.sleep(0.002)
         running.kill()
         assert running.wait() == -9
-        running.communicate()
         kills += 1
         back, left = ready(shop), dead(shop)
         assert back == meant[: len(back)]
@@ -120,11 +121,11 @@ def test_many_dead_letters_are_redriven_once_each_despite_kills(shop, process):
 
     before = len(ready(shop))
     began = time.monotonic()
-    last = start(shop, "--rate", f"{rate}/s")
-    document = json.loads(last.communicate()[0])
+    last = start(shop, tmp_path, "--rate", f"{rate}/s")
+    assert last.wait(DEADLINE_S) == 0
     last_s = time.monotonic() - began
+    document = json.loads((tmp_path / "out").read_text())
 
-    assert last.returncode == 0
     assert document["redriven"] == MEANT - before
     assert ready(shop) == meant
     assert dead(shop) == others

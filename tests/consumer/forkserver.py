@@ -28,6 +28,7 @@ __all__ = [
     "WarmProcess",
     "can_fork",
     "fork_server",
+    "start_module",
 ]
 
 ROOT: Final = Path(__file__).parents[2]
@@ -152,6 +153,22 @@ def fork_server() -> ForkServer:
 def can_fork() -> bool:
     """Whether workers may be forked here: on Linux, unless QWORKER_TEST_COLD is set."""
     return sys.platform == "linux" and not os.environ.get("QWORKER_TEST_COLD")
+
+
+def start_module(
+    order: Order, out: BinaryIO, errors: BinaryIO | None = None
+) -> WarmProcess | subprocess.Popen[bytes]:
+    """Start what an order says: forked, or by exec where that cannot be."""
+    if can_fork():
+        return fork_server().start(order, out, errors)
+    return subprocess.Popen(
+        [sys.executable, "-m", order.module, *order.arguments],
+        cwd=order.directory,
+        env=order.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=out if errors is None else errors,
+    )
 
 
 def _descriptor(stream: BinaryIO | int) -> int:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from qworker.demo.run import Demo
 from qworker.demo.sources import find_sources
 from qworker.demo.view import PlainView
 from qworker.store.embedded.store import PrivateStore
-from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, fork_server
+from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, start_module
 from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.slow
@@ -61,15 +60,9 @@ def start(path: Path, *words: str) -> Run:
     run_dir.mkdir()
     output, errors = run_dir / "out", run_dir / "err"
     arguments = [str(path), *words]
-    process: subprocess.Popen[bytes] | WarmProcess
+    order = Order(_PROGRAM, arguments, str(ROOT), dict(os.environ), nursery=True)
     with output.open("wb") as out, errors.open("wb") as err:
-        if can_fork():
-            order = Order(_PROGRAM, arguments, str(ROOT), dict(os.environ), nursery=True)
-            process = fork_server().start(order, out, err)
-        else:
-            command = [sys.executable, "-m", _PROGRAM, *arguments]
-            process = subprocess.Popen(command, stdout=out, stderr=err, cwd=ROOT)
-    return Run(process, output, errors)
+        return Run(start_module(order, out, err), output, errors)
 
 
 def test_a_worker_is_killed_and_everything_is_accounted_for(tmp_path):

@@ -26,6 +26,7 @@ from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call
 from tests import servers
+from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.deploy import queries
 from tests.deploy.checkers import program, run
 from tests.deploy.surface import METRICS
@@ -123,15 +124,21 @@ def page(url: str, accept: str = "*/*") -> str:
 def running(command: list[str], folder: Path, name: str, **environ: str) -> Iterator[Path]:
     """Run a program in `folder` until the end, its log in a file; ended by SIGTERM."""
     log = folder / f"{name}.log"
+    variables = {**os.environ, **environ}
+    process: subprocess.Popen[bytes] | WarmProcess
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-        )
+        if command[0] == str(QWORKER):
+            order = Order("qworker", command[1:], str(folder), variables, nursery=True)
+            process = start_module(order, out)
+        else:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
     try:
         (folder / f"{name}.pid").write_text(str(process.pid))
         yield log

@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -28,7 +27,7 @@ from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from tests.consumer.driving import until
-from tests.consumer.forkserver import ROOT, Order, WarmProcess, can_fork, fork_server
+from tests.consumer.forkserver import ROOT, Order, WarmProcess, start_module
 from tests.deploy.test_kubernetes import container, pod, the
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -138,20 +137,9 @@ class Cluster:
             "HISTORY": str(self.history),
         }
         log = self.folder / f"{deployment}-{len(self._pods)}.log"
-        process: subprocess.Popen[bytes] | WarmProcess
+        order = Order("qworker", words, str(self.folder), environ, nursery=True)
         with log.open("wb") as out:
-            if can_fork():
-                order = Order("qworker", words, str(self.folder), environ, nursery=True)
-                process = fork_server().start(order, out)
-            else:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "qworker", *words],
-                    cwd=self.folder,
-                    env=environ,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                )
+            process = start_module(order, out)
         started = Pod(deployment, process, 0, log)
         self._pods.append(started)
         until(lambda: self._port(started) or process.poll() is not None)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import time
 from collections import Counter
 
 import psutil
 import pytest
 
-from tests.cli.conftest import QWORKER, clean_environment
-from tests.consumer.forkserver import Order, can_fork, fork_server
+from tests.cli.conftest import clean_environment
+from tests.consumer.forkserver import Order, start_module
 from tests.importers.keys import add_celery, add_rq, add_rsmq
 from tests.timing import DEADLINE_S
 
@@ -28,12 +27,7 @@ def start(other, shop, tmp_path, *words):
     environ = clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace)
     arguments = ["import", *words, "--from", other.url, "--yes"]
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
-        if can_fork():
-            return fork_server().start(
-                Order("qworker", arguments, str(tmp_path), environ), out, err
-            )
-        command = [str(QWORKER), *arguments]
-        return subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=out, stderr=err)
+        return start_module(Order("qworker", arguments, str(tmp_path), environ), out, err)
 
 
 def handle(shop, seen):

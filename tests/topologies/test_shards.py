@@ -50,7 +50,7 @@ def sending(lab: Lab, threads: int = 2) -> Iterator[list[int]]:
                 queue.send({"task": "work", "args": [n]})
                 stored.append(n)
                 n += threads
-                time.sleep(0.002)
+                time.sleep(0.008)
         except BaseException as error:
             errors.append(error)
 

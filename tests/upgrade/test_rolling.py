@@ -12,6 +12,7 @@ import pytest
 
 from qworker.errors import StaleReceiptError
 from tests.consumer.driving import until
+from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.consumer.workers import ROOT, Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -76,7 +77,7 @@ class Mixed:
     def __init__(self, lab: Lab, following: Path) -> None:
         self.lab = lab
         self.paths = {"old": str(ROOT), "new": str(following)}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[subprocess.Popen[bytes] | WarmProcess] = []
 
     def environ(self, version: str) -> dict[str, str]:
         """The environment of a version."""
@@ -96,20 +97,29 @@ class Mixed:
         self._processes.append(process)
         return process
 
-    def daemon(self, version: str) -> subprocess.Popen[bytes]:
-        return self.start(
+    def service(self, version: str, *words: str) -> subprocess.Popen[bytes] | WarmProcess:
+        """Start a worker or daemon of a version; one of ours is forked, as what forks has imported ours."""
+        if self.paths[version] != str(ROOT):
+            return self.start(version, "-m", "qworker", *words)
+        order = Order(
+            "qworker", [*words], str(self.lab.directory), self.environ(version), nursery=True
+        )
+        with (self.lab.directory / f"{version}-{len(self._processes)}.log").open("wb") as log:
+            self._processes.append(start_module(order, log))
+        return self._processes[-1]
+
+    def daemon(self, version: str) -> subprocess.Popen[bytes] | WarmProcess:
+        return self.service(
             version,
-            *("-m", "qworker", "daemon", "--namespace", self.lab.namespace),
+            *("daemon", "--namespace", self.lab.namespace),
             *("--tick", "100ms", "--metrics-port", "0", "--durability", "off"),
         )
 
     def producer(self, version: str, last: int = -1) -> subprocess.Popen[bytes]:
         return self.start(version, "producer.py", version, str(last))
 
-    def worker(self, version: str) -> subprocess.Popen[bytes]:
-        return self.start(
-            version, "-m", "qworker", "run", "jobs", "--procs", "1", "--metrics-port", "0"
-        )
+    def worker(self, version: str) -> subprocess.Popen[bytes] | WarmProcess:
+        return self.service(version, "run", "jobs", "--procs", "1", "--metrics-port", "0")
 
     def handled(self) -> Counter[str]:
         """How often each key was handled."""
@@ -124,7 +134,7 @@ class Mixed:
     def sent(self) -> set[str]:
         return {key for (key,) in self.lab.noted("sent")}
 
-    def stop(self, process: subprocess.Popen[bytes]) -> None:
+    def stop(self, process: subprocess.Popen[bytes] | WarmProcess) -> None:
         """Stop a process as an upgrade does: with SIGTERM, and time to finish."""
         process.terminate()
         assert process.wait(60) == 0

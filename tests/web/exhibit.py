@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from qworker.client.namespace.workers import Worker, read_workers
 from qworker.daemon.schedule_changes import pause
 from qworker.wire.codec import encode_call
 from tests.cli.conftest import Shop, clean_environment
+from tests.consumer.forkserver import Order, start_module
 from tests.topologies.servers import until
 
 __all__ = ["LONG", "exhibit"]
@@ -146,16 +145,13 @@ def exhibit(shop: Shop, folder: Path, *, ordinary: bool = False) -> Iterator[dic
         shop.queue(name).create(journal="all")
     source = APP.format(namespace=shop.namespace, url=shop.url)
     (folder / "shop_tasks.py").write_text(source)
-    command = [sys.executable, "-m", "qworker", "run", "shop_tasks", "--procs", "2"]
-    options = ["--concurrency", "4", "--grace", "100ms", "--metrics-port", "0"]
+    words = ["run", "shop_tasks", "--procs", "2", "--concurrency", "4", "--grace", "100ms"]
     environment = clean_environment(QWORKER_URL=shop.url, PYTHONPATH=str(folder))
-    worker = subprocess.Popen(
-        [*command, *options],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    order = Order(
+        "qworker", [*words, "--metrics-port", "0"], str(folder), environment, nursery=True
     )
+    with Path(os.devnull).open("wb") as unread:
+        worker = start_module(order, unread)
     tasks: dict[str, Any] = {"__name__": "shop_tasks"}
     exec(source, tasks)
     try:
