@@ -80,6 +80,14 @@ _SUMS: Final = (
     "count(if(event = 'step' and not startswith(reason, '!'), 1, null)) as steps",
     f"count(if(event = 'released' and reason in {PARKED}, 1, null)) as parks",
 )
+#: A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.
+_STATE: Final = """
+    case
+        when ends > 0 or last_event = 'purged' then 'ended'
+        when last_event = 'dead' then 'dead'
+        else 'open'
+    end as state
+"""
 
 
 def order() -> Column:
@@ -133,13 +141,6 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
         .groupBy(*KEYS, life(apart).alias("life"))
         .agg(*map(F.expr, _SUMS))
     )
-    # A final end stays final, regardless of later events. `purged` of a dead letter is none, but nothing is left.
-    ended = (F.col("ends") > 0) | (F.col("last_event") == "purged")
     return seen.select(
-        "*",
-        F.coalesce("redriven_ts", "ready_ts", "sent_ts").alias("due_ts"),
-        F.when(ended, "ended")
-        .when(F.col("last_event") == "dead", "dead")
-        .otherwise("open")
-        .alias("state"),
-    ).withColumn("redrives", F.col("redrives") - (F.col("first_event") == "redriven").cast("int"))
+        "*", F.expr("coalesce(redriven_ts, ready_ts, sent_ts) as due_ts"), F.expr(_STATE)
+    ).withColumn("redrives", F.expr("redrives - cast(first_event = 'redriven' as int)"))

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
-from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, LIVES, lifecycles, of_life, order
+from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, LIVES, POSITION, lifecycles, of_life
 from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.record import Record, Seen
 
@@ -20,6 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["Snapshot", "Window", "judged", "judged_apart", "started_late"]
 
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+# Verdicts on a lifecycle, in SQL.
+#: A message that died is redriven before it ends again; that may be missing.
+_TWICE: Final = "(acks > 1 or ends > 1 or (ends + deaths > redrives + 1 and not redrive_in_hole))"
+#: In a hole: by position; and by time, for epochs that a clock set back has put in another order.
+#: Its first events may be in a hole as well: it was sent before that.
+_INSIDE: Final = "(array_max(behind) >= first or least(sent_ts, first_ts) < until)"
+_BETWEEN: Final = "exists(behind, place -> place >= first_over and place < last_over)"
+_IN_UNSURE: Final = "array_max(unsure) >= if(not sent_seen or unheard, first, first_delivery)"
+#: It went with its journal, whichever came first by number and by time.
+_WITH_IT: Final = "(renewed and coalesce(first.epoch <> present or last.epoch <> present, true))"
+_STARTED_LATE: Final = f"""
+    event in {DELIVERED} and {POSITION} > first_ack
+    and (event = 'delivered' or greatest(delivered_ts, started_ts) > acked_ts)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +95,19 @@ def judged(
         rows = rows.join(stored, keys, "left").withColumn("stored", F.when(held, F.col("held")))
         rows = rows.drop("held", "held_ts")
     rows = _beside_holes(rows, record, () if seen is None else seen.holes)
-    is_open = F.col("state") == "open"
-    absent = is_open & F.col("stored").isNull() if snapshot is not None else F.lit(False)
+    absent = "false" if snapshot is None else "state = 'open' and stored is null"
     if suspects is not None:
         known = suspects.select(*keys, F.lit(True).alias("suspect"))
         rows = rows.join(known, keys, "left")
-        absent = absent & F.coalesce("suspect", F.lit(False))
+        absent += " and coalesce(suspect, false)"
     quiet = F.col("last_ts") < F.lit(snapshot.taken) if snapshot is not None else F.lit(False)
-    doubtful = F.col("in_hole")
-    # A message that died is redriven before it ends again; that may be missing.
-    over = (F.col("ends") + F.col("deaths") > F.col("redrives") + 1) & ~F.col("redrive_in_hole")
-    gone = absent & quiet
+    gone, doubtful = F.expr(absent) & quiet, F.col("in_hole")
     return rows.select(
-        *rows.columns,
+        "*",
         (gone & ~doubtful).alias("lost"),
         (gone & doubtful).alias("unsure"),
-        ((F.col("acks") > 1) | (F.col("ends") > 1) | over).alias("acked_twice"),
-        F.coalesce(F.col("last_delivery") > F.col("first_ack"), F.lit(False)).alias(
-            "delivered_late"
-        ),
+        F.expr(f"{_TWICE} as acked_twice"),
+        F.expr("coalesce(last_delivery > first_ack, false) as delivered_late"),
     )
 
 
@@ -130,28 +138,13 @@ def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> Da
     if not shards:
         return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
     known = _shards(rows.sparkSession, shards, record, holes)
-    # By position; and by time, for epochs that a clock set back has put in another order.
-    # Its first events may be in a hole as well: it was sent before that.
-    begun_ts = F.least("sent_ts", "first_ts")
-    inside = (F.array_max("behind") >= F.col("first")) | (begun_ts < F.col("until"))
-    between = F.exists("behind", lambda at: (at >= F.col("first_over")) & (at < F.col("last_over")))
-    begun = F.when(~F.col("sent_seen") | F.col("unheard"), F.col("first")).otherwise(
-        F.col("first_delivery")
-    )
-    in_unsure = F.array_max("unsure") >= begun
-    # It went with its journal, whichever came first by number and by time.
-    now = F.col("present")
-    with_it = F.col("renewed") & F.coalesce(
-        (F.col("first.epoch") != now) | (F.col("last.epoch") != now), F.lit(True)
-    )
+    in_hole = " or ".join(f"coalesce({each}, false)" for each in (_INSIDE, _IN_UNSURE, _WITH_IT))
     return (
         rows.join(F.broadcast(known), ["queue", "shard"], "left")
         .withColumns(
             {
-                "in_hole": reduce(
-                    or_, (F.coalesce(each, F.lit(False)) for each in (inside, in_unsure, with_it))
-                ),
-                "redrive_in_hole": F.coalesce(between, F.lit(False)),
+                "in_hole": F.expr(in_hole),
+                "redrive_in_hole": F.expr(f"coalesce({_BETWEEN}, false)"),
             }
         )
         .drop("behind", "until", "unsure", "unheard", "renewed", "present")
@@ -203,20 +196,16 @@ def started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
 
     Only messages whose last delivery comes after their first ack are read: on a clean run there are none.
     """
-    from pyspark.sql import Window as Rows
     from pyspark.sql import functions as F
 
     suspects = rows.where("delivered_late").select(*LIVES, "first_ack")
     own = of_life(F.col("sent_ts"), F.col("life"))
-    acked_ts = F.min(F.when(F.col("event") == "acked", F.col("ts"))).over(Rows.partitionBy(*LIVES))
-    started = (F.col("event") == "delivered") | (
-        F.greatest("delivered_ts", "started_ts") > F.col("acked_ts")
-    )
+    acked_ts = f"min(if(event = 'acked', ts, null)) over (partition by {', '.join(LIVES)})"
     return (
         events.join(F.broadcast(suspects), list(KEYS))
         .where(own)
-        .withColumn("acked_ts", acked_ts)
-        .where(F.col("event").isin(*DELIVERED) & (order() > F.col("first_ack")) & started)
+        .withColumn("acked_ts", F.expr(acked_ts))
+        .where(_STARTED_LATE)
         .select(*LIVES)
         .distinct()
     )
