@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from qworker.engine.scripts import SCRIPT_NAMES
 from tests import servers
-from tests.cli.conftest import QWORKER, clean_environment
+from tests.cli.conftest import clean_environment
+from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.timing import DEADLINE_S, looks
 
 pytestmark = pytest.mark.slow
@@ -29,27 +31,39 @@ def send_email(number: int) -> None:
 """
 
 
+@dataclass
+class Service:
+    """A service, and the files that it writes to."""
+
+    process: subprocess.Popen[bytes] | WarmProcess
+    output: Path
+    errors: Path
+
+    def ends(self) -> str:
+        """Wait until it has ended with exit code 0; returns what it wrote to stderr."""
+        code, said = self.process.wait(DEADLINE_S), self.errors.read_text()
+        assert code == 0, said
+        return said
+
+
 @pytest.fixture
-def service(shop, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+def service(shop, tmp_path: Path) -> Iterator[Callable[..., Service]]:
     """Start services in a directory that holds `shop_app`; what still runs is killed with the test."""
     (tmp_path / "shop_app.py").write_text(APP.format(namespace=shop.namespace))
-    started: list[subprocess.Popen[bytes]] = []
+    environ = clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace)
+    output, errors = tmp_path / "out", tmp_path / "err"
+    started: list[Service] = []
 
-    def start(*args: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [str(QWORKER), *args],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=clean_environment(QWORKER_URL=shop.url, QWORKER_NAMESPACE=shop.namespace),
-            cwd=tmp_path,
-        )
-        started.append(process)
-        return process
+    def start(*words: str) -> Service:
+        order = Order("qworker", [*words], str(tmp_path), environ, nursery=True)
+        with output.open("wb") as out, errors.open("wb") as err:
+            started.append(Service(start_module(order, out, err), output, errors))
+        return started[-1]
 
     yield start
-    for process in started:
-        process.kill()
-        process.communicate()
+    for each in started:
+        each.process.kill()
+        each.process.wait()
 
 
 def eventually(check: Callable[[], object], within_s: float = DEADLINE_S) -> None:
@@ -58,7 +72,7 @@ def eventually(check: Callable[[], object], within_s: float = DEADLINE_S) -> Non
 
 def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):
     """Alive for doctor and top, its log in JSON on stderr, exit code 0."""
-    process = service("daemon", "--metrics-port", "0", "--tick", "200ms")
+    daemon = service("daemon", "--metrics-port", "0", "--tick", "200ms")
 
     eventually(lambda: shop.ask("ZCARD", f"{shop.namespace}:reapers"))
     reapers = next(
@@ -66,13 +80,12 @@ def test_the_daemon_is_seen_and_ends_with_a_signal(run, shop, service):
         for finding in run("doctor", "--json").json["findings"]
         if finding["check"] == "reapers"
     )
-    process.terminate()
-    out, err = process.communicate(timeout=DEADLINE_S)
+    daemon.process.terminate()
+    said = daemon.ends()
 
     assert reapers["status"] == "ok"
-    assert process.returncode == 0
-    assert out == b""
-    events = [json.loads(line)["event"] for line in err.decode().splitlines()]
+    assert daemon.output.read_bytes() == b""
+    events = [json.loads(line)["event"] for line in said.splitlines()]
     assert events[0] == "daemon_started"
     assert events[-1] == "daemon_stopped"
 
@@ -81,18 +94,17 @@ def test_a_worker_handles_is_listed_and_ends_with_a_signal(run, shop, service):
     """What it runs is seen by `worker ls` and `top`; SIGTERM gives what runs back after the grace."""
     shop.queue("emails").send(b'{"task": "send_email", "args": [1]}')
     shop.queue("emails").send(b'{"task": "send_email", "args": [99]}')
-    process = service("run", "shop_app", "--procs", "1", "--metrics-port", "0", "--grace", "100ms")
+    worker = service("run", "shop_app", "--procs", "1", "--metrics-port", "0", "--grace", "100ms")
 
     eventually(lambda: shop.queue("emails").inspect().stats.get("acked"))
     eventually(lambda: "send_email" in run("top", "--json", "--every", "200ms").out)
-    (worker,) = run("worker", "ls", "--json").json["workers"]
-    process.terminate()
-    _, err = process.communicate(timeout=DEADLINE_S)
+    (listed,) = run("worker", "ls", "--json").json["workers"]
+    worker.process.terminate()
+    worker.ends()
 
-    assert worker["app"].startswith("shop_app")
-    assert worker["queues"] == ["emails"]
-    assert worker["is_gone"] is False
-    assert process.returncode == 0, err.decode()
+    assert listed["app"].startswith("shop_app")
+    assert listed["queues"] == ["emails"]
+    assert listed["is_gone"] is False
     assert run("worker", "ls", "--json").json["workers"] == []
     assert shop.queue("emails").inspect().ready == 1
 
@@ -101,10 +113,8 @@ def test_a_burst_ends(run, shop, service):
     """Exit code 0 when the queues are empty."""
     shop.send("emails", 20)
 
-    process = service("run", "shop_app:app", "--burst", "--procs", "1", "--metrics-port", "0")
-    _, err = process.communicate(timeout=60)
+    service("run", "shop_app:app", "--burst", "--procs", "1", "--metrics-port", "0").ends()
 
-    assert process.returncode == 0, err.decode()
     assert shop.queue("emails").inspect().stats["acked"] == 20
 
 
