@@ -144,7 +144,7 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
 
     def feed() -> None:
         number = 0
-        while not fed.wait(0.002):
+        while not fed.wait(0.01):
             for journal in journals:
                 journal.write(line("sent", f"m{number}"), line("sent", f"n{number}"))
             number += 1
