@@ -17,6 +17,7 @@ from qworker.engine.receive import Batch, settle_receive
 from qworker.engine.scripts import Script, load_script
 from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes, Settled, settle
+from qworker.errors import BrokenQueueError
 from qworker.wire.envelope import tail
 from qworker.wire.keys import QueueKeys
 from tests.lua.drive import NOW, Drive
@@ -282,6 +283,33 @@ def test_a_group_that_waits_for_a_time_comes_back_beside_others(drive: Drive) ->
     assert early == [["b0"], ["b1"]]
     late = [get(drive, f"l{number}", 1, at=NOW + 50 + number) for number in range(2, 4)]
     assert sorted(late) == [["a0"], ["b2"]]
+
+
+def test_a_send_to_a_group_that_waits_does_not_end_its_wait(drive: Drive) -> None:
+    """Of one message, which takes the short way."""
+    put(drive, "a:a0")
+    assert get(drive, "l1", 1) == ["a0"]
+    outcome = Outcomes("l1")
+    outcome.limit("0", 50)
+    drive.settle(outcome)
+    drive.send("plain", lane="a", sequence=1)
+    message = NewMessage("a1", tail(b"x", {"g": "a"}), group="a")
+    drive.run(send(drive.keys, [message], lane="a", sequence=2, now_ms=NOW))
+    assert [get(drive, f"e{number}", 1, at=NOW + number) for number in range(2)] == [["plain"], []]
+    assert get(drive, "l2", 1, at=NOW + 50) == ["a0"]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_slots_of_another_type_refuse_a_receive_with_nothing_written(
+    drive: Drive, count: int
+) -> None:
+    """Else the messages were in the new lease, and waited as well."""
+    put(drive, "a:a0", "b:b0")
+    drive.redis.set(drive.keys.slots, "other")
+    before = drive.state()
+    with pytest.raises(BrokenQueueError, match="slots"):
+        get(drive, "l1", count)
+    assert drive.state() == before
 
 
 def test_messages_without_a_group_owe_no_turn_once_none_waits(drive: Drive) -> None:
