@@ -813,7 +813,8 @@ local function short_groups(meta, delayed, count)
   local limits, later = base .. 'limits', base .. 'later'
   if redis.call('EXISTS', limits, later) > 0 then return nil end
   local standing, seats = redis.pcall('ZCARD', turns), redis.pcall('ZCOUNT', delayed, FIRST_SEAT, '+inf')
-  if type(standing) ~= 'number' or type(seats) ~= 'number' or standing < count and standing < seats then return nil end
+  if type(standing) ~= 'number' or type(seats) ~= 'number' then return nil end
+  if standing > 0 and standing < count and standing < seats then return nil end
   local stored = group_records(states)
   local tags = stored.read_tags()
   if not tags or tags.looking or type(redis.pcall('HLEN', slots)) ~= 'number' then return nil end

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from qworker.engine.command import Command
 from qworker.engine.groups import set_limit
-from qworker.engine.receive import Batch, settle_receive
+from qworker.engine.receive import UNKNOWN, Batch, settle_receive
 from qworker.engine.scripts import Script, load_script
 from qworker.engine.send import NewMessage, Sent, send
 from qworker.engine.settle import Outcomes, Settled, settle
@@ -240,6 +240,13 @@ def test_the_usual_calls_take_the_short_way(drive: Drive) -> None:
         kind("l8", 2, Outcomes("l7", ack_all=True)) == "OK"
     )  # a message of an ordered group was counted
     assert kind("l9", 2) == "TURNS"  # there is nothing
+    put(drive, "=o:o2", "=o:o3")
+    assert kind("o2", 1) == "TURNS"
+    reply = drive.receive("o3", 2)  # the rest waits for the one that runs
+    assert (reply.items, reply.hint_ms, reply.has_groups) == ([], UNKNOWN, True)
+    assert kind("o4", 2) == "TURNS"
+    drive.settle(Outcomes("o2", ack_all=True))
+    assert get(drive, "o5") == ["o3"]
     put(drive, "a:m1", "a:m2")
     assert kind("l10", 1) == "TURNS"
     assert kind("l11", 5) == "TURNS"
