@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -135,8 +136,9 @@ def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
             children = [pid for pid in worker.children() if pid not in killed]
             if children and len(lab.notes("began")) > 10:
                 chosen = pick.choice(children)
-                os.kill(chosen, signal.SIGKILL)
-                killed.add(chosen)
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(chosen, signal.SIGKILL)
+                    killed.add(chosen)
 
     killer = threading.Thread(target=kill)
     killer.start()
