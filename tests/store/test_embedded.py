@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -40,9 +41,16 @@ def directory(tmp_path):
 
 @pytest.fixture
 def short_deadline(monkeypatch):
-    """Give up after 0.3 s instead of 10."""
-    monkeypatch.setattr("qworker.store.embedded.store.DEADLINE_S", 0.3)
-    monkeypatch.setattr("qworker.store.embedded.directory.DEADLINE_S", 0.15)
+    """A context in which stores give up after 0.3 s instead of 10; a server may take longer to start."""
+
+    @contextmanager
+    def shorter():
+        with monkeypatch.context() as patch:
+            patch.setattr("qworker.store.embedded.store.DEADLINE_S", 0.3)
+            patch.setattr("qworker.store.embedded.directory.DEADLINE_S", 0.15)
+            yield
+
+    return shorter
 
 
 def use_engines(monkeypatch, *names):
@@ -261,9 +269,8 @@ class TestStop:
         store = Store(directory)
         pid = store.ensure().pid
         (directory / "s").unlink()
-        with pytest.raises(
-            StoreError, match=r"a server runs in .* and does not answer at .*qworker store stop"
-        ):
+        message = r"a server runs in .* and does not answer at .*qworker store stop"
+        with short_deadline(), pytest.raises(StoreError, match=message):
             store.ensure()
         assert store.stop() is True
         wait_until_gone(pid)
@@ -275,9 +282,8 @@ class TestStop:
         pid = store.ensure().pid
         (directory / "s").unlink()
         (directory / "pid").write_text(str(os.getpid()))
-        with pytest.raises(
-            StoreError, match=r"neither its socket nor its pid leads to it; find it \(fuser"
-        ):
+        message = r"neither its socket nor its pid leads to it; find it \(fuser"
+        with short_deadline(), pytest.raises(StoreError, match=message):
             store.stop()
         os.kill(pid, signal.SIGKILL)
         wait_until_gone(pid)
@@ -289,7 +295,7 @@ class TestStop:
         (directory / "s").unlink()
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(StoreError, match="the server does not stop"):
+            with short_deadline(), pytest.raises(StoreError, match="the server does not stop"):
                 store.stop()
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -311,7 +317,8 @@ class TestStop:
         )
         with holder:
             holder.stdout.readline()
-            with pytest.raises(StoreError, match="another process has been starting or stopping"):
+            message = "another process has been starting or stopping"
+            with short_deadline(), pytest.raises(StoreError, match=message):
                 Store(directory).ensure()
             holder.kill()
 
