@@ -382,7 +382,7 @@ end
 -- Its functions are made here, as a queue without groups needs none. The keys are those of lib/groups.lua, and `stored` is of
 -- lib/group_records.lua.
 local function even_turns(states, turns, slots, stored)
-  local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
+  local ORDERED = 61 -- =
   local FEW = 4 -- messages that are not removed as a range
   local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
   local redis, byte, find, sub = redis, string.byte, string.find, string.sub -- globals are looked up at each use
@@ -427,15 +427,12 @@ local function even_turns(states, turns, slots, stored)
     return not find(all, ' x=', 1, true) and not find(all, ' u=', 1, true) and #all or nil
   end
 
-  -- Read the next messages: `count` of them, 500 at most, or one of each group in line if fewer stand there, in at most
-  -- `most_bytes`. `may_take(item)` is asked about those that may expire or have a unique key. Returns the turn: its `items`
-  -- and their `bytes`, which of them are `flagged`, how many groups are `standing`, and how many messages are `waiting` in those
-  -- that stay in line. Nil if it needs the other way.
-  function it.read(queue, count, most_bytes, may_take)
-    local standing = redis.call('ZCARD', turns)
+  -- Read the next messages: `count` of them, 500 at most, or one of each of the `standing` groups in line if they are fewer,
+  -- in at most `most_bytes`. `may_take(item)` is asked about those that may expire or have a unique key. Returns the turn: its
+  -- `items` and their `bytes`, which of them are `flagged`, and how many messages are `waiting` in groups that stay in line.
+  -- Nil if it needs the other way.
+  function it.read(queue, standing, count, most_bytes, may_take)
     local wanted = math.min(count, standing)
-    -- Of fewer groups than messages are asked for, one that has more would have a second turn.
-    if standing < count and redis.call('ZCOUNT', delayed, SEATS_FROM, '+inf') > standing then return nil end
     local turn = wanted > 0 and read_turns(queue, wanted)
     if not turn or standing < count and turn.stand[1] then return nil end
     local seats, last_of, items, flagged, at_once, bytes, number = turn.seats, turn.last_of, {}, {}, {}, 0, 0
@@ -453,7 +450,7 @@ local function even_turns(states, turns, slots, stored)
         for i = 1, #some do
           local item = some[i]
           bytes = bytes + #item
-          if number > 0 and bytes > most_bytes then return it.read(queue, number, most_bytes, may_take) end
+          if number > 0 and bytes > most_bytes then return it.read(queue, standing, number, most_bytes, may_take) end
           number = number + 1
           items[number] = item
           local searched = #item < SHORT and item or sub(item, 1, find(item, '\n', 1, true) or 0)
@@ -808,12 +805,14 @@ local function short_groups(meta, delayed, count)
   local FIRST_SEAT = 4503599627370496 -- see lib/group_members.lua
   local MOST_TAKEN = 500 -- see lib/turns.lua
   local LATE_MS = 1000 -- by which a clock may be behind
+  count = math.min(count, MOST_TAKEN)
   local base = string.sub(meta, 1, -5)
   local states, turns, slots = base .. 'groups', base .. 'turns', base .. 'slots'
   local limits, later = base .. 'limits', base .. 'later'
   if redis.call('EXISTS', limits, later) > 0 then return nil end
   local standing, seats = redis.pcall('ZCARD', turns), redis.pcall('ZCOUNT', delayed, FIRST_SEAT, '+inf')
   if type(standing) ~= 'number' or type(seats) ~= 'number' then return nil end
+  -- Of fewer groups than messages are asked for, one that has more would have a second turn.
   if standing > 0 and standing < count and standing < seats then return nil end
   local stored = group_records(states)
   local tags = stored.read_tags()
@@ -828,7 +827,7 @@ local function short_groups(meta, delayed, count)
   -- The next messages and how many are left; nil if the long way is needed.
   function it.read()
     if standing == 0 and tags.plain == 0 then return {}, 0 end
-    turn = even.read(tags.queue, math.min(count, MOST_TAKEN), MAX_BYTES, may_take)
+    turn = even.read(tags.queue, standing, count, MAX_BYTES, may_take)
     local left = turn and even.left(turn)
     if not left then return nil end
     return turn.items, left
@@ -3914,7 +3913,12 @@ end
 function turns.take_each(it, batch, bounds, now)
   if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
   local even = even_turns(it.states, it.turns, it.slots, it.stored)
-  local turn = even.read(it.tags().queue, bounds.count, bounds.bytes, function(item) return not over(header(item), now) end)
+  local line, FIRST_SEAT = it.turns, 4503599627370496 -- see lib/group_members.lua
+  local standing = redis.call('ZCARD', line)
+  -- Of fewer groups than messages are asked for, one that has more would have a second turn.
+  if standing < bounds.count and redis.call('ZCOUNT', delayed, FIRST_SEAT, '+inf') > standing then return nil end
+  local function may_take(item) return not over(header(item), now) end
+  local turn = even.read(it.tags().queue, standing, bounds.count, bounds.bytes, may_take)
   if not turn then return nil end
   for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
   for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before

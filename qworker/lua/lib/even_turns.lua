@@ -6,7 +6,7 @@
 -- Its functions are made here, as a queue without groups needs none. The keys are those of lib/groups.lua, and `stored` is of
 -- lib/group_records.lua.
 local function even_turns(states, turns, slots, stored)
-  local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
+  local ORDERED = 61 -- =
   local FEW = 4 -- messages that are not removed as a range
   local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
   local redis, byte, find, sub = redis, string.byte, string.find, string.sub -- globals are looked up at each use
@@ -51,15 +51,12 @@ local function even_turns(states, turns, slots, stored)
     return not find(all, ' x=', 1, true) and not find(all, ' u=', 1, true) and #all or nil
   end
 
-  -- Read the next messages: `count` of them, 500 at most, or one of each group in line if fewer stand there, in at most
-  -- `most_bytes`. `may_take(item)` is asked about those that may expire or have a unique key. Returns the turn: its `items`
-  -- and their `bytes`, which of them are `flagged`, how many groups are `standing`, and how many messages are `waiting` in those
-  -- that stay in line. Nil if it needs the other way.
-  function it.read(queue, count, most_bytes, may_take)
-    local standing = redis.call('ZCARD', turns)
+  -- Read the next messages: `count` of them, 500 at most, or one of each of the `standing` groups in line if they are fewer,
+  -- in at most `most_bytes`. `may_take(item)` is asked about those that may expire or have a unique key. Returns the turn: its
+  -- `items` and their `bytes`, which of them are `flagged`, and how many messages are `waiting` in groups that stay in line.
+  -- Nil if it needs the other way.
+  function it.read(queue, standing, count, most_bytes, may_take)
     local wanted = math.min(count, standing)
-    -- Of fewer groups than messages are asked for, one that has more would have a second turn.
-    if standing < count and redis.call('ZCOUNT', delayed, SEATS_FROM, '+inf') > standing then return nil end
     local turn = wanted > 0 and read_turns(queue, wanted)
     if not turn or standing < count and turn.stand[1] then return nil end
     local seats, last_of, items, flagged, at_once, bytes, number = turn.seats, turn.last_of, {}, {}, {}, 0, 0
@@ -77,7 +74,7 @@ local function even_turns(states, turns, slots, stored)
         for i = 1, #some do
           local item = some[i]
           bytes = bytes + #item
-          if number > 0 and bytes > most_bytes then return it.read(queue, number, most_bytes, may_take) end
+          if number > 0 and bytes > most_bytes then return it.read(queue, standing, number, most_bytes, may_take) end
           number = number + 1
           items[number] = item
           local searched = #item < SHORT and item or sub(item, 1, find(item, '\n', 1, true) or 0)

@@ -7,12 +7,14 @@ local function short_groups(meta, delayed, count)
   local FIRST_SEAT = 4503599627370496 -- see lib/group_members.lua
   local MOST_TAKEN = 500 -- see lib/turns.lua
   local LATE_MS = 1000 -- by which a clock may be behind
+  count = math.min(count, MOST_TAKEN)
   local base = string.sub(meta, 1, -5)
   local states, turns, slots = base .. 'groups', base .. 'turns', base .. 'slots'
   local limits, later = base .. 'limits', base .. 'later'
   if redis.call('EXISTS', limits, later) > 0 then return nil end
   local standing, seats = redis.pcall('ZCARD', turns), redis.pcall('ZCOUNT', delayed, FIRST_SEAT, '+inf')
   if type(standing) ~= 'number' or type(seats) ~= 'number' then return nil end
+  -- Of fewer groups than messages are asked for, one that has more would have a second turn.
   if standing > 0 and standing < count and standing < seats then return nil end
   local stored = group_records(states)
   local tags = stored.read_tags()
@@ -27,7 +29,7 @@ local function short_groups(meta, delayed, count)
   -- The next messages and how many are left; nil if the long way is needed.
   function it.read()
     if standing == 0 and tags.plain == 0 then return {}, 0 end
-    turn = even.read(tags.queue, math.min(count, MOST_TAKEN), MAX_BYTES, may_take)
+    turn = even.read(tags.queue, standing, count, MAX_BYTES, may_take)
     local left = turn and even.left(turn)
     if not left then return nil end
     return turn.items, left

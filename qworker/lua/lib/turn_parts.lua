@@ -98,7 +98,12 @@ end
 function turns.take_each(it, batch, bounds, now)
   if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
   local even = even_turns(it.states, it.turns, it.slots, it.stored)
-  local turn = even.read(it.tags().queue, bounds.count, bounds.bytes, function(item) return not over(header(item), now) end)
+  local line, FIRST_SEAT = it.turns, 4503599627370496 -- see lib/group_members.lua
+  local standing = redis.call('ZCARD', line)
+  -- Of fewer groups than messages are asked for, one that has more would have a second turn.
+  if standing < bounds.count and redis.call('ZCOUNT', delayed, FIRST_SEAT, '+inf') > standing then return nil end
+  local function may_take(item) return not over(header(item), now) end
+  local turn = even.read(it.tags().queue, standing, bounds.count, bounds.bytes, may_take)
   if not turn then return nil end
   for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
   for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before
