@@ -16,7 +16,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import ROOT, Lab
 from tests.timing import DEADLINE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = pytest.mark.slow
 
 HANDLE = """
 @app.task
@@ -103,10 +103,10 @@ def test_signals_in_the_middle_of_a_receive_lose_nothing(lab: Lab) -> None:
     """A supervisor under a hail of signals, and its child as well, handle each message once."""
     lab.app(HANDLE)
     # Every Python reads it at its start: the supervisor imports no app. A signal with a handler interrupts what waits.
-    (lab.directory / "sitecustomize.py").write_text(
+    (lab.at_start / "sitecustomize.py").write_text(
         "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
     )
-    worker = lab.start(environ={"PYTHONPATH": f"{lab.directory}:{ROOT}"})
+    worker = lab.start()
     try:
         until(lambda: worker.events("child_started"))
         lab.send("handle", -1)

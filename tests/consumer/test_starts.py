@@ -6,14 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from qworker.consumer.child.process.green import check_unpatched
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor.processes.cpus import usable_cpus
-from qworker.errors import InvalidOptionError
-from tests.consumer.driving import until
+from qworker.errors import AppLoadError, InvalidOptionError
 from tests.consumer.workers import Lab
 from tests.timing import DEADLINE_S
 
@@ -86,50 +87,42 @@ deeper(6)
 
 
 def test_a_burst_gives_up_where_the_import_kills_the_process(lab: Lab) -> None:
-    """After three children that died while they imported the app it ends with an error; others continue trying."""
+    """After three children that died while they imported the app it ends with an error."""
     lab.app("os._exit(5)\n" + HANDLE)
     ended = run(lab, "--procs", "1", "--burst")
     assert ended.returncode == 2
     assert "exited with code 5 while it imported the app, 3 times" in ended.stderr
-    worker = lab.start()
-    until(lambda: len(worker.events("child_died_starting")) >= 2)
-    tries = [
-        (event["tries"], event["next_try_seconds"])
-        for event in worker.events("child_died_starting")
-    ]
-    assert tries[:2] == [(1, 0.5), (2, 1.0)]
-    assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("name", ["gevent.monkey", "eventlet.patcher"])
-def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab, name: str) -> None:
-    """What gevent and eventlet replace a child cannot do without: it says so instead of standing still."""
-    package, _, module = name.partition(".")
-    (lab.directory / package).mkdir()
-    (lab.directory / package / "__init__.py").touch()
-    (lab.directory / package / f"{module}.py").write_text(
-        "def is_module_patched(name): return name == 'socket'\nis_monkey_patched = is_module_patched\n"
+def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab) -> None:
+    """What gevent replaces a child cannot do without: it says so instead of standing still."""
+    (lab.directory / "gevent").mkdir()
+    (lab.directory / "gevent" / "__init__.py").touch()
+    (lab.directory / "gevent" / "monkey.py").write_text(
+        "def is_module_patched(name): return name == 'socket'\n"
     )
-    lab.app(f"import {name}\n" + HANDLE)
+    lab.app("import gevent.monkey\n" + HANDLE)
     ended = run(lab, "--procs", "1")
     assert ended.returncode == 2
-    assert package in ended.stderr
+    assert "gevent" in ended.stderr
     assert "leave it out of what a worker imports" in " ".join(ended.stderr.split())
 
 
-@pytest.mark.needs("uvloop")
-def test_the_event_loop_can_be_chosen(lab: Lab) -> None:
-    """Async handlers run on the loop of asyncio where that is asked for, whatever is installed."""
-    lab.app("""
-@app.task
-async def which():
-    note("loop", type(asyncio.get_running_loop()).__module__.partition(".")[0])
-""")
-    for loop in ("asyncio", "uvloop"):
-        lab.send("which")
-        with lab.worker("--loop", loop, "--burst") as worker:
-            assert worker.wait() == 0
-    assert lab.noted("loop") == [["asyncio"], ["uvloop"]]
+@pytest.mark.parametrize(
+    ("module", "question"),
+    [("gevent.monkey", "is_module_patched"), ("eventlet.patcher", "is_monkey_patched")],
+)
+def test_what_green_threads_replace_is_told(
+    module: str, question: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By gevent and eventlet alike; one that has replaced nothing is not in the way."""
+    replaced: set[str] = set()
+    fake = SimpleNamespace(**{question: replaced.__contains__})
+    monkeypatch.setitem(sys.modules, module, cast(Any, fake))
+    check_unpatched()
+    replaced.add("socket")
+    with pytest.raises(AppLoadError, match=module.partition(".")[0]):
+        check_unpatched()
 
 
 def test_a_loop_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,20 +131,6 @@ def test_a_loop_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InvalidOptionError, match="pip install uvloop"):
         RunOptions(loop="uvloop")
     assert RunOptions(loop="auto").loop == "auto"
-
-
-def test_a_memory_limit_below_the_need_of_a_child_is_reported(lab: Lab) -> None:
-    """No child is replaced before it has handled something: one line says that the limit is too small."""
-    lab.app("BALLAST = bytearray(os.urandom(1) * 40_000_000)\n" + HANDLE)
-    with lab.worker("--max-rss", "32MiB") as worker:
-        until(lambda: worker.events("max_rss_too_small"))
-        lab.send("handle", 1)
-        until(lambda: lab.notes("handled"))
-        (line,) = worker.events("max_rss_too_small")
-        assert line["rss_bytes"] > 32 * 2**20
-        assert not [
-            event for event in worker.events("child_too_large") if event["pid"] != line["pid"]
-        ]
 
 
 @pytest.mark.parametrize(

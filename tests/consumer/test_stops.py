@@ -52,7 +52,6 @@ async def wait(n: int) -> None:
 """
 
 
-@pytest.mark.cold  # its watch needs a child of this process
 @pytest.mark.parametrize(
     ("task", "flags", "running"),
     [
@@ -165,7 +164,6 @@ def slow(n: int) -> None:
             os.kill(lab.server_pid, signal.SIGCONT)
 
 
-@pytest.mark.cold  # as above
 def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: Lab) -> None:
     """A worker whose server does not answer ends in time as well, and lets its handler end first."""
     lab = own_lab
@@ -226,23 +224,24 @@ def handle() -> None:
 
 @pytest.mark.cold
 @pytest.mark.bad_input("time or host: pid used again")
-@pytest.mark.parametrize(
-    "nap",
-    ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)", "None"],
-    ids=["sleeping", "holding the GIL", "idle"],
-)
-def test_a_child_ends_with_its_supervisor(lab: Lab, nap: str) -> None:
-    """When a supervisor is killed, its children end at once, whatever their handlers do."""
-    lab.app(f"""
+def test_a_child_ends_with_its_supervisor(lab: Lab) -> None:
+    """When a supervisor is killed, its children end at once, asleep, idle, or holding the GIL."""
+    lab.app("""
 @app.task
 def nap() -> None:
     note("started")
-    {nap}
+    time.sleep(600)
+
+@app.task
+def hold() -> None:
+    note("started")
+    ctypes.PyDLL(None).sleep(600)
 """)
     lab.send("nap")
-    worker = lab.start("--procs", "2")
-    until(lambda: lab.notes("started"))
-    until(lambda: len(worker.children()) == 2)
+    lab.send("hold")
+    worker = lab.start("--procs", "3", "--batch", "1")
+    until(lambda: len({note.pid for note in lab.notes("started")}) == 2)
+    until(lambda: len(worker.children()) == 3)
     children = [psutil.Process(pid) for pid in worker.children()]
     worker.kill()
     until(lambda: not any(map(is_alive, children)))

@@ -159,6 +159,21 @@ def handle(n: int) -> None:
         process.kill()
 
 
+@pytest.mark.needs("uvloop")
+def test_the_event_loop_can_be_chosen(lab: Lab) -> None:
+    """Async handlers run on the loop of asyncio where that is asked for, whatever is installed."""
+    lab.app("""
+@app.task
+async def which():
+    note("loop", type(asyncio.get_running_loop()).__module__.partition(".")[0])
+""")
+    for loop in ("asyncio", "uvloop"):
+        lab.send("which")
+        with lab.worker("--loop", loop, "--burst") as worker:
+            assert worker.wait() == 0
+    assert lab.noted("loop") == [["asyncio"], ["uvloop"]]
+
+
 # -- handlers that misbehave -------------------------------------------------------------------
 
 MISBEHAVIOURS = {
@@ -224,37 +239,32 @@ def handle(n: int) -> None:
 
 
 @pytest.mark.bad_input("handler: descriptors closed")
-@pytest.mark.parametrize(
-    ("how", "flags"),
-    [
-        ("os._exit(0)", ()),
-        ("os._exit(1)", ()),
-        ("os.closerange(3, 50)", ()),
-        ("os.closerange(3, 50)", ("--concurrency", "4")),
-    ],
-)
+@pytest.mark.parametrize("flags", [(), ("--concurrency", "4")], ids=["inline", "threads"])
 def test_a_handler_that_takes_its_process_along_costs_the_worker_a_child(
-    lab: Lab, how: str, flags: tuple[str, ...]
+    lab: Lab, flags: tuple[str, ...]
 ) -> None:
     """A handler that ends its process, or closes its descriptors, is a crash: a new child handles the others."""
+    ways = ("os._exit(0)", "os._exit(1)", "os.closerange(3, 50)")[2 * bool(flags) :]
+    bodies = "\n".join(f"    if way == {n}:\n        {way}" for n, way in enumerate(ways))
     lab.app(f"""
-@app.task(max_receives=2)
-def misbehave() -> None:
-    with open({str(lab.directory / "runs")!r}, "a") as file:
-        file.write("run\\n")
-    {how}
+@app.task(max_receives=1)
+def misbehave(way: int) -> None:
+{bodies}
 
 @app.task
 def handle(n: int) -> None:
     note("handled", n)
 """)
-    lab.send("misbehave")
-    lab.send_many("handle", 20)
     with lab.worker(*flags) as worker:
-        until(lambda: len(lab.notes("handled")) >= 20)
+        for n in range(len(ways)):
+            lab.send("misbehave", n)
+            lab.send_many("handle", 20)
+            until(lambda n=n: len(worker.events("child_ended")) == n + 1)
+            until(lambda: lab.queue().inspect().unacked == 0)
+            until(lambda n=n: len(lab.notes("handled")) >= 20 * (n + 1))
         until(lambda: lab.queue().inspect().stored == 0)
-        until(lambda: worker.events("child_ended"))
     assert worker.process.returncode == 0
+    assert {event["reason"] for event in worker.events("child_ended")[: len(ways)]} == {"crashed"}
     assert {n for (n,) in lab.noted("handled")} == set(range(20))
 
 
@@ -277,8 +287,8 @@ def recycle(n: int) -> None: ...
         until(lambda: len(worker.events("child_started")) == 3)
         supervisor = psutil.Process(worker.process.pid)
         descriptors = supervisor.num_fds()
-        lab.send_many("recycle", 40)
-        until(lambda: len(worker.events("child_started")) >= 7)
+        lab.send_many("recycle", 10)
+        until(lambda: len(worker.events("child_started")) >= 4)
         # Nothing is left of a child that has ended.
         until(lambda: supervisor.num_fds() == descriptors)
     pids = [note.pid for note in lab.notes()]
@@ -287,7 +297,6 @@ def recycle(n: int) -> None: ...
     assert [event["reason"] for event in worker.events("child_ended")][:2] == ["recycled"] * 2
 
 
-@pytest.mark.cold
 def test_a_child_that_grows_too_large_is_replaced(lab: Lab) -> None:
     """Above --max-rss a child ends between messages and another one continues; nothing is lost."""
     lab.app("""
@@ -310,6 +319,26 @@ def leak(n: int) -> None:
             assert number < 500, "1.5 GB"
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(n for (n,) in lab.noted("leaked")) == list(range(number))
+
+
+def test_a_memory_limit_below_the_need_of_a_child_is_reported(lab: Lab) -> None:
+    """No child is replaced before it has handled something: one line says that the limit is too small."""
+    lab.app("""
+BALLAST = bytearray(os.urandom(1) * 40_000_000)
+
+@app.task
+def handle(n):
+    note("handled", n)
+""")
+    with lab.worker("--max-rss", "32MiB") as worker:
+        until(lambda: worker.events("max_rss_too_small"))
+        lab.send("handle", 1)
+        until(lambda: lab.notes("handled"))
+        (line,) = worker.events("max_rss_too_small")
+        assert line["rss_bytes"] > 32 * 2**20
+        assert not [
+            event for event in worker.events("child_too_large") if event["pid"] != line["pid"]
+        ]
 
 
 def test_a_handler_past_its_time_limit_costs_its_process(lab: Lab) -> None:
@@ -438,3 +467,16 @@ def handle() -> None:
         (lab.directory / "jobs.py").write_text(source)
         lab.send("handle")
         until(lambda: len(lab.notes("handled")) == 2)
+
+
+def test_a_worker_whose_children_die_while_they_import_continues_trying(lab: Lab) -> None:
+    """With growing pauses; a burst gives up."""
+    lab.app("os._exit(5)\n@app.task\ndef handle() -> None: ...")
+    with lab.worker() as worker:
+        until(lambda: len(worker.events("child_died_starting")) >= 2)
+    tries = [
+        (event["tries"], event["next_try_seconds"])
+        for event in worker.events("child_died_starting")
+    ]
+    assert tries[:2] == [(1, 0.5), (2, 1.0)]
+    assert worker.process.returncode == 0

@@ -168,10 +168,11 @@ class Lab:
         self.directory = directory
         self.history = directory / "history"
         self.history.touch()
-        self._absent = directory / "absent"
-        self._absent.mkdir(exist_ok=True)
+        #: On the path of all of its workers, before packages: a `sitecustomize` there is run as they start.
+        self.at_start = directory / "at_start"
+        self.at_start.mkdir(exist_ok=True)
         for name in UNUSED:
-            (self._absent / f"{name}.py").write_text(ABSENT)
+            (self.at_start / f"{name}.py").write_text(ABSENT)
         self._notes = GrowingFile(self.history, _note)
         self.sender = QWorker(namespace, url=url)
         self._workers: list[Worker] = []
@@ -191,7 +192,7 @@ class Lab:
         """The environment of a worker, to which those of `UNUSED` are not installed."""
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith("QWORKER")},
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{self._absent}",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{self.at_start}",
             "QWORKER_URL": self.url,
             "QWORKER_LOG_FORMAT": "json",
         }
