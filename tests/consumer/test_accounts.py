@@ -23,7 +23,7 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.ports import free_port
 
-COUNT = 400
+COUNT = 250
 
 
 class DiedError(Exception):
@@ -131,7 +131,7 @@ def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
     pick = random.Random(11)
 
     def kill() -> None:
-        while not ended.wait(0.25) and len(killed) < 6:
+        while not ended.wait(0.25) and len(killed) < 4:
             # One that is dead stays a child until its supervisor has seen that.
             children = [pid for pid in worker.children() if pid not in killed]
             if children and len(lab.notes("began")) > 10:

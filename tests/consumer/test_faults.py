@@ -107,7 +107,7 @@ async def ahandle(n: int) -> None:
     note("loop", n, current().receive_count)
     await asyncio.sleep(0.5)
 """)
-    sent = {"inline": 600, "loop": 3000}
+    sent = {"inline": 300, "loop": 1500}
     for name, task in (("inline", "handle"), ("loop", "ahandle")):
         lab.queue(name).configure(QueueAttributes(visibility="5s"))
         lab.queue(name).pause("out")

@@ -55,7 +55,7 @@ def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
             if sent == 20:
                 until(lambda: lab.queue().inspect().stored == 0)
                 lab.send(f"{prefix}poison")
-            time.sleep(0.005)
+            time.sleep(0.025)
         until(lambda: lab.queue().inspect().stored == 0)
     starts = Counter(n for (n,) in lab.noted("started"))
 

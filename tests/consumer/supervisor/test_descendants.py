@@ -102,6 +102,8 @@ def start():
     assert lab.noted("pool") == [[[1, 2]]]
 
 
+#: How a handler leaves a process behind.
+WAYS = ("fork", "exec")
 FORKS = """
 @app.task(time_limit=1000)
 def leave(way):
@@ -137,17 +139,14 @@ def handle(n):
 """
 
 
-@pytest.mark.parametrize("way", ["fork", "exec"])
 @pytest.mark.parametrize("queues", [1, 2])
-def test_no_message_goes_to_a_child_that_a_copy_of_it_outlives(
-    lab: Lab, way: str, queues: int
-) -> None:
+def test_no_message_goes_to_a_child_that_a_copy_of_it_outlives(lab: Lab, queues: int) -> None:
     """A process that stays behind keeps no wait of its dead child going: the next message is handled at once."""
     more = '@app.task(queue="other")\ndef other(): pass\n' if queues == 2 else ""
     lab.app("import psutil" + STARTED + FORKS + more)
     lab.queue().configure(QueueAttributes(max_receives=1))
     with lab.worker("--no-reaper") as worker:
-        for n in range(2):
+        for n, way in enumerate(WAYS):
             lab.send("leave", way)
             until(lambda n=n: len(lab.notes("left")) == n + 1)
             ((child, left),) = [(note.pid, note.rest[0]) for note in lab.notes("left")[n:]]
@@ -164,7 +163,8 @@ def test_no_message_goes_to_a_child_that_a_copy_of_it_outlives(
     assert lab.noted("handled") == [[0], [1]]
     assert lab.queue().inspect().dead == 0
     # A pair that wakes the broker is all that a copy has.
-    assert all(rest[2] <= (0 if way == "exec" else 2) for rest in lab.noted("left"))
+    for way, (_, _, inherited) in zip(WAYS, lab.noted("left"), strict=True):
+        assert inherited <= (0 if way == "exec" else 2)
 
 
 @pytest.mark.parametrize("after_s", [0.3, 3.0], ids=["soon", "when its wait is over"])
