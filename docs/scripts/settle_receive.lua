@@ -288,8 +288,7 @@ end
 -- such a one has after its number. `line`: names and the texts of their virtual times; nil if all have that of `score`.
 local function even_records(pack, turn, queue, count, records, score, line, any_ordered)
   local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
-  local byte, sub = string.byte, string.sub -- globals are looked up at each use
-  local format, unpack_limit = string.format, cmsgpack.unpack_limit -- `..` of a number makes two texts
+  local byte, sub, unpack_limit = string.byte, string.sub, cmsgpack.unpack_limit -- globals are looked up at each use
   -- How many bytes of a record come before its first seat: its mark and its number, by the first byte of that.
   local BEFORE = { [0xcc] = 3, [0xcd] = 4, [0xce] = 6 }
 
@@ -304,9 +303,13 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
   end
 
   local names, fields = turn.names, turn.fields
-  local seats, last_of, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}
+  local seats, last_of, stand, set = {}, {}, {}, {}
   local last_tag, last_name = tonumber(line and line[2 * count] or score), names[count]
-  local lefts, gones = 0, 0 -- their lengths, which `#` searches for
+  -- What leaves the line, is forgotten, and has run empty. Usually that is all: there are tables from the first other one on.
+  local left, gone, emptied = nil, nil, nil
+  local function tell_apart(before)
+    left, gone, emptied = { unpack(names, 1, before) }, { unpack(fields, 1, before) }, { unpack(names, 1, before) }
+  end
   local is_counted, score_text, lone, lone_seat, next_seat, begun, waiting = false, nil, nil, nil, nil, nil, 0
   local rest, old_first, old_last, old_busy, old_tag = nil, nil, nil, nil, nil
   for i = 1, count do
@@ -318,9 +321,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       seats[i] = seat
       if seat ~= next_seat then begun = i end
       last_of[begun], next_seat = i, seat + SEATS
-      lefts, gones = lefts + 1, gones + 2
-      left[lefts], emptied[#emptied + 1] = name, name
-      gone[gones - 1], gone[gones] = format('#%d', number), fields[i]
+      if left then left[#left + 1], gone[#gone + 1], emptied[#emptied + 1] = name, fields[i], name end
     else
       local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
       local mark, number_mark = byte(found, 1, 2)
@@ -339,6 +340,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
       local seat = SEATS_FROM + number * SEATS + first % SEATS
       seats[i] = seat
+      if not left and (first < last or busy > 0) then tell_apart(i - 1) end
       if first < last then
         lone, next_seat = nil, nil
         if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
@@ -347,8 +349,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
         end
         set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
         if is_ordered then
-          lefts = lefts + 1
-          left[lefts] = name
+          left[#left + 1] = name
         else
           stand[#stand + 1], stand[#stand + 2] = tag, name
           waiting = waiting + last - first
@@ -356,14 +357,11 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       else
         if seat ~= next_seat then begun = i end
         last_of[begun], next_seat, lone = i, seat + SEATS, nil
-        lefts, gones = lefts + 1, gones + 1
-        left[lefts], gone[gones] = name, format('#%d', number)
+        if left then left[#left + 1] = name end
         if busy > 0 then
           set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
         else
-          gones = gones + 1
-          gone[gones] = fields[i]
-          emptied[#emptied + 1] = name
+          if left then gone[#gone + 1], emptied[#emptied + 1] = fields[i], name end
           lone = not any_ordered and tag > last_tag and sub(found, (BEFORE[number_mark] or 2) + 1) or nil
           lone_seat = SEATS_FROM + first % SEATS
         end
@@ -371,7 +369,8 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
     end
   end
   turn.seats, turn.last_of, turn.is_counted, turn.queue, turn.waiting = seats, last_of, is_counted, queue, waiting
-  turn.stand, turn.left, turn.set, turn.gone, turn.emptied = stand, left, set, gone, emptied
+  turn.stand, turn.set = stand, set
+  turn.left, turn.gone, turn.emptied = left or names, gone or fields, emptied or names
   return turn
 end
 -- The usual receive from a queue with groups: nothing limits them but the order of those that are ordered, and each of those
@@ -504,7 +503,7 @@ local function even_turns(states, turns, slots, stored)
   -- Those that have left the line are often the first that stand there: then these are removed as a range.
   local function leave(turn)
     local left, names = turn.left, turn.names
-    for i = 1, #left do
+    for i = 1, left ~= names and #left or 0 do
       if left[i] ~= names[i] then return redis.call('ZREM', turns, unpack(left)) end
     end
     if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end
@@ -512,9 +511,9 @@ local function even_turns(states, turns, slots, stored)
 
   -- Write a turn whose messages are in the lease, and the virtual times.
   function it.write(turn, lease_id, tags)
-    local names, held = turn.names, {}
-    local one_by_one = turn.is_counted or #names == 1
-    for i = 1, #names do held[i] = one_by_one and byte(names[i]) ~= ORDERED and '\1' .. names[i] or names[i] end
+    local names, one_by_one = turn.names, turn.is_counted or #turn.names == 1
+    local held = one_by_one and {} or names
+    for i = 1, one_by_one and #names or 0 do held[i] = byte(names[i]) ~= ORDERED and '\1' .. names[i] or names[i] end
     stored.hold(slots, lease_id, held, one_by_one and '' or '\1')
     remove(turn)
     leave(turn)
@@ -1545,8 +1544,8 @@ end
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
---                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   a number is free if no seat of it is taken; `@tag`, `@plain`: the virtual times of the queue and of its
+--                   messages without a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
 --                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
 --                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
 --                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
@@ -1677,7 +1676,7 @@ function groups()
 
   -- One may be inside another: the outermost writes.
   function it.begin()
-    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
+    if not together then together = { depth = 0, dirty = {}, stale = {} } end
     together.depth = together.depth + 1
   end
 
@@ -1688,13 +1687,6 @@ function groups()
     local done = together
     together = nil
     it.write_records(done.dirty)
-    it.in_parts('HDEL', states, done.numbers)
-  end
-
-  -- The number of a group is free: nothing of it waits.
-  function it.free_number(number)
-    local field = '#' .. number
-    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
   end
 
   -- A refusal if a key of groups holds another type, else nil.
@@ -2009,17 +2001,22 @@ end
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, in_parts = it.states, it.in_parts
+  local states, turns = it.states, it.turns
 
   local function seat_at(name, one, number)
     one.number, one.first, one.last = number, 0, -1
     if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
+  -- Whether numbers are given to no group: no seat of theirs is taken.
+  local function are_free(first, last)
+    return #redis.call('ZRANGE', delayed, SEATS_FROM + first * SEATS, SEATS_FROM + (last + 1) * SEATS - 1, 'BYSCORE', 'LIMIT', 0, 1) == 0
+  end
+
   local function give_number(name, one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-      if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
+      if are_free(number, number) then
         seat_at(name, one, number)
         return true
       end
@@ -2027,29 +2024,38 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return false
   end
 
-  -- Give numbers to groups that have none, together; one that is taken is left to `enter`.
+  -- Give numbers to groups that have none, together; if one of these is taken, `enter` gives them.
   function it.give_numbers(names)
-    local new, fields, given = {}, {}, {}
+    local new = {}
     for _, name in ipairs(names) do
       if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
     table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
-    local last = redis.call('HINCRBY', states, '@number', #new)
-    for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
-    for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
-      if not taken then
-        seat_at(new[i], it.record(new[i]), (last - #new + i) % NUMBERS)
-        given[#given + 1], given[#given + 2] = fields[i], 1
-      end
-    end
-    in_parts('HSET', states, given)
+    local last = redis.call('HINCRBY', states, '@number', #new) % NUMBERS
+    local first = last - #new + 1
+    if first < 0 or not are_free(first, last) then return end
+    for i = 1, #new do seat_at(new[i], it.record(new[i]), first + i - 1) end
   end
 
   -- The group has run empty.
-  function it.drop_number(one)
-    if one.number then it.free_number(one.number) end
-    one.number, one.first, one.last = nil, 0, -1
+  function it.drop_number(one) one.number, one.first, one.last = nil, 0, -1 end
+
+  -- Members have left their seats out of turn: without others, the group has run empty.
+  function it.leave_seats(name)
+    local one = it.record(name)
+    if not one.number or it.waiting(name) > 0 then return end
+    it.drop_number(one)
+    if not one.parent then redis.call('ZREM', turns, name) end
+    it.refresh(name)
+  end
+
+  -- The same of the groups of items, which have left delayed.
+  function it.leave_seats_of(items)
+    for _, item in ipairs(items) do
+      local name = group_of(item)
+      if name then it.leave_seats(name) end
+    end
   end
 
   -- Store a waiting member; false if there are too many groups. `seats`, where given, collects what the caller adds to

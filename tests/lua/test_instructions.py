@@ -35,7 +35,7 @@ ALLOWED_OF_JOURNALS = {
 #: Instructions and commands of a call with a batch of 100 members of groups, by how many groups they are of;
 #: with room for one more function of the script, not for one more step per message.
 ALLOWED_OF_GROUPS = {
-    "receive, a group each": (8_900, 31),
+    "receive, a group each": (6_500, 31),
     "ack, a group each": (600, 11),
     "receive, many groups": (19_700, 123),
     "ack, many groups": (600, 11),
@@ -45,7 +45,7 @@ ALLOWED_OF_GROUPS = {
     "ack, groups of ten parents": (26_700, 50),
 }
 #: Of a call with one member: of its send, of a receive, and of an ack with the next receive.
-ALLOWED_OF_A_MEMBER = ((600, 14), (1_330, 26), (1_390, 29))
+ALLOWED_OF_A_MEMBER = ((600, 14), (1_345, 25), (1_400, 28))
 #: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
 #: and of one that acks them with results.
 ALLOWED_OF_EFFECTS = {"push": (72_700, 39), "result": (64_500, 235)}

@@ -5,8 +5,7 @@
 -- such a one has after its number. `line`: names and the texts of their virtual times; nil if all have that of `score`.
 local function even_records(pack, turn, queue, count, records, score, line, any_ordered)
   local SEATS_FROM, SEATS, ORDERED = 4503599627370496, 2147483648, 61
-  local byte, sub = string.byte, string.sub -- globals are looked up at each use
-  local format, unpack_limit = string.format, cmsgpack.unpack_limit -- `..` of a number makes two texts
+  local byte, sub, unpack_limit = string.byte, string.sub, cmsgpack.unpack_limit -- globals are looked up at each use
   -- How many bytes of a record come before its first seat: its mark and its number, by the first byte of that.
   local BEFORE = { [0xcc] = 3, [0xcd] = 4, [0xce] = 6 }
 
@@ -21,9 +20,13 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
   end
 
   local names, fields = turn.names, turn.fields
-  local seats, last_of, stand, left, set, gone, emptied = {}, {}, {}, {}, {}, {}, {}
+  local seats, last_of, stand, set = {}, {}, {}, {}
   local last_tag, last_name = tonumber(line and line[2 * count] or score), names[count]
-  local lefts, gones = 0, 0 -- their lengths, which `#` searches for
+  -- What leaves the line, is forgotten, and has run empty. Usually that is all: there are tables from the first other one on.
+  local left, gone, emptied = nil, nil, nil
+  local function tell_apart(before)
+    left, gone, emptied = { unpack(names, 1, before) }, { unpack(fields, 1, before) }, { unpack(names, 1, before) }
+  end
   local is_counted, score_text, lone, lone_seat, next_seat, begun, waiting = false, nil, nil, nil, nil, nil, 0
   local rest, old_first, old_last, old_busy, old_tag = nil, nil, nil, nil, nil
   for i = 1, count do
@@ -35,9 +38,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       seats[i] = seat
       if seat ~= next_seat then begun = i end
       last_of[begun], next_seat = i, seat + SEATS
-      lefts, gones = lefts + 1, gones + 2
-      left[lefts], emptied[#emptied + 1] = name, name
-      gone[gones - 1], gone[gones] = format('#%d', number), fields[i]
+      if left then left[#left + 1], gone[#gone + 1], emptied[#emptied + 1] = name, fields[i], name end
     else
       local _, number, first, last, busy, turn_number, tag, rate_ms, wait_ms = unpack_limit(found, 8, 1)
       local mark, number_mark = byte(found, 1, 2)
@@ -56,6 +57,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       if tag < last_tag or tag == last_tag and name < last_name then return nil end -- it would have a second turn
       local seat = SEATS_FROM + number * SEATS + first % SEATS
       seats[i] = seat
+      if not left and (first < last or busy > 0) then tell_apart(i - 1) end
       if first < last then
         lone, next_seat = nil, nil
         if tag ~= old_tag or first ~= old_first or last ~= old_last or busy ~= old_busy then
@@ -64,8 +66,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
         end
         set[#set + 1], set[#set + 2] = fields[i], sub(found, 1, BEFORE[number_mark] or 2) .. rest
         if is_ordered then
-          lefts = lefts + 1
-          left[lefts] = name
+          left[#left + 1] = name
         else
           stand[#stand + 1], stand[#stand + 2] = tag, name
           waiting = waiting + last - first
@@ -73,14 +74,11 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
       else
         if seat ~= next_seat then begun = i end
         last_of[begun], next_seat, lone = i, seat + SEATS, nil
-        lefts, gones = lefts + 1, gones + 1
-        left[lefts], gone[gones] = name, format('#%d', number)
+        if left then left[#left + 1] = name end
         if busy > 0 then
           set[#set + 1], set[#set + 2] = fields[i], pack(-1, 0, -1, busy, 0, tag, 0, 0)
         else
-          gones = gones + 1
-          gone[gones] = fields[i]
-          emptied[#emptied + 1] = name
+          if left then gone[#gone + 1], emptied[#emptied + 1] = fields[i], name end
           lone = not any_ordered and tag > last_tag and sub(found, (BEFORE[number_mark] or 2) + 1) or nil
           lone_seat = SEATS_FROM + first % SEATS
         end
@@ -88,6 +86,7 @@ local function even_records(pack, turn, queue, count, records, score, line, any_
     end
   end
   turn.seats, turn.last_of, turn.is_counted, turn.queue, turn.waiting = seats, last_of, is_counted, queue, waiting
-  turn.stand, turn.left, turn.set, turn.gone, turn.emptied = stand, left, set, gone, emptied
+  turn.stand, turn.set = stand, set
+  turn.left, turn.gone, turn.emptied = left or names, gone or fields, emptied or names
   return turn
 end

@@ -128,7 +128,7 @@ local function even_turns(states, turns, slots, stored)
   -- Those that have left the line are often the first that stand there: then these are removed as a range.
   local function leave(turn)
     local left, names = turn.left, turn.names
-    for i = 1, #left do
+    for i = 1, left ~= names and #left or 0 do
       if left[i] ~= names[i] then return redis.call('ZREM', turns, unpack(left)) end
     end
     if #left > 0 then redis.call('ZREMRANGEBYRANK', turns, 0, #left - 1) end
@@ -136,9 +136,9 @@ local function even_turns(states, turns, slots, stored)
 
   -- Write a turn whose messages are in the lease, and the virtual times.
   function it.write(turn, lease_id, tags)
-    local names, held = turn.names, {}
-    local one_by_one = turn.is_counted or #names == 1
-    for i = 1, #names do held[i] = one_by_one and byte(names[i]) ~= ORDERED and '\1' .. names[i] or names[i] end
+    local names, one_by_one = turn.names, turn.is_counted or #turn.names == 1
+    local held = one_by_one and {} or names
+    for i = 1, one_by_one and #names or 0 do held[i] = byte(names[i]) ~= ORDERED and '\1' .. names[i] or names[i] end
     stored.hold(slots, lease_id, held, one_by_one and '' or '\1')
     remove(turn)
     leave(turn)

@@ -1,17 +1,22 @@
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
-  local states, in_parts = it.states, it.in_parts
+  local states, turns = it.states, it.turns
 
   local function seat_at(name, one, number)
     one.number, one.first, one.last = number, 0, -1
     if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
+  -- Whether numbers are given to no group: no seat of theirs is taken.
+  local function are_free(first, last)
+    return #redis.call('ZRANGE', delayed, SEATS_FROM + first * SEATS, SEATS_FROM + (last + 1) * SEATS - 1, 'BYSCORE', 'LIMIT', 0, 1) == 0
+  end
+
   local function give_number(name, one)
     for _ = 1, 64 do
       local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-      if redis.call('HSETNX', states, '#' .. number, 1) == 1 then
+      if are_free(number, number) then
         seat_at(name, one, number)
         return true
       end
@@ -19,29 +24,38 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return false
   end
 
-  -- Give numbers to groups that have none, together; one that is taken is left to `enter`.
+  -- Give numbers to groups that have none, together; if one of these is taken, `enter` gives them.
   function it.give_numbers(names)
-    local new, fields, given = {}, {}, {}
+    local new = {}
     for _, name in ipairs(names) do
       if not it.record(name).number then new[#new + 1] = name end
     end
     if #new == 0 then return end
     table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
-    local last = redis.call('HINCRBY', states, '@number', #new)
-    for i = 1, #new do fields[i] = '#' .. (last - #new + i) % NUMBERS end
-    for i, taken in ipairs(redis.call('HMGET', states, unpack(fields))) do
-      if not taken then
-        seat_at(new[i], it.record(new[i]), (last - #new + i) % NUMBERS)
-        given[#given + 1], given[#given + 2] = fields[i], 1
-      end
-    end
-    in_parts('HSET', states, given)
+    local last = redis.call('HINCRBY', states, '@number', #new) % NUMBERS
+    local first = last - #new + 1
+    if first < 0 or not are_free(first, last) then return end
+    for i = 1, #new do seat_at(new[i], it.record(new[i]), first + i - 1) end
   end
 
   -- The group has run empty.
-  function it.drop_number(one)
-    if one.number then it.free_number(one.number) end
-    one.number, one.first, one.last = nil, 0, -1
+  function it.drop_number(one) one.number, one.first, one.last = nil, 0, -1 end
+
+  -- Members have left their seats out of turn: without others, the group has run empty.
+  function it.leave_seats(name)
+    local one = it.record(name)
+    if not one.number or it.waiting(name) > 0 then return end
+    it.drop_number(one)
+    if not one.parent then redis.call('ZREM', turns, name) end
+    it.refresh(name)
+  end
+
+  -- The same of the groups of items, which have left delayed.
+  function it.leave_seats_of(items)
+    for _, item in ipairs(items) do
+      local name = group_of(item)
+      if name then it.leave_seats(name) end
+    end
   end
 
   -- Store a waiting member; false if there are too many groups. `seats`, where given, collects what the caller adds to

@@ -3,8 +3,8 @@
 more_of_groups[#more_of_groups + 1] = function(it)
   local states, turns, children, later, child, take_turn = it.states, it.turns, it.children, it.later, it.line_of, it.take_turn
   local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- 2^52, 2^31
-  -- A call: fields of `groups`, of which one or two are of a group, slots that are counted, and groups that look at limits.
-  local FIELDS, SLOTS, LOOKS = 300, 500, 250
+  -- A call: fields of `groups`, slots that are counted, and groups that look at limits.
+  local FIELDS, SLOTS, LOOKS = 150, 500, 250
 
   -- Visit a page of groups, whose records come with it. Returns the next cursor.
   local function each(cursor, visit)
@@ -91,6 +91,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
         if repair then one.busy, one.wait_ms = right, string.byte(name) == 61 and 0 or one.wait_ms end -- see keep_ordered_slot
       end
       local is_parent = string.sub(name, -1) == '/'
+      if not is_parent and one.number and it.waiting(name) == 0 then
+        tell('seat', name, 'has seats for messages and none waits')
+        if repair then it.leave_seats(name) end
+      end
       local parent, stands = it.parent_of(name), true
       if not is_parent and one.number and one.first <= one.last and it.is_open(name) and not redis.call('ZSCORE', later, name) then
         if parent then

@@ -2,8 +2,8 @@
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
---                   `#<number>`: it is given; `@tag`, `@plain`: the virtual times of the queue and of its messages without
---                   a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
+--                   a number is free if no seat of it is taken; `@tag`, `@plain`: the virtual times of the queue and of its
+--                   messages without a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
 --                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
 --                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
 --                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
@@ -134,7 +134,7 @@ function groups()
 
   -- One may be inside another: the outermost writes.
   function it.begin()
-    if not together then together = { depth = 0, dirty = {}, stale = {}, numbers = {} } end
+    if not together then together = { depth = 0, dirty = {}, stale = {} } end
     together.depth = together.depth + 1
   end
 
@@ -145,13 +145,6 @@ function groups()
     local done = together
     together = nil
     it.write_records(done.dirty)
-    it.in_parts('HDEL', states, done.numbers)
-  end
-
-  -- The number of a group is free: nothing of it waits.
-  function it.free_number(number)
-    local field = '#' .. number
-    if together then table.insert(together.numbers, field) else redis.call('HDEL', states, field) end
   end
 
   -- A refusal if a key of groups holds another type, else nil.

@@ -21,7 +21,8 @@ local function short_member(meta, delayed, tail)
 
   local function give_number()
     local given = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-    if redis.call('HSETNX', states, '#' .. given, 1) == 0 then return false end
+    local from = SEATS_FROM + given * SEATS
+    if #redis.call('ZRANGE', delayed, from, from + SEATS - 1, 'BYSCORE', 'LIMIT', 0, 1) > 0 then return false end
     number, first, last = given, 0, -1
     if not found and stored.is_recent(tags, name) then tag = tags.queue + 1 end
     return true

@@ -40,19 +40,21 @@ local now, seen = clock(ARGV[1], meta), read_seen(ARGV[2])
 if not now or not seen then return { 'ARG', 'now or seen' } end
 
 open_journal(attributes.journal, now)
-local deleted, reply = 0, { 'OK', text(now), 0 }
+local deleted, unseated, reply = 0, {}, { 'OK', text(now), 0 }
 for i = 3, #ARGV do
   local item = ARGV[i]
   if looked >= MOST_LOOKED then break end
   local place, side = waits_in(item, attributes.levels, seen[i - 2])
   if place then
     take_out(item, place, side)
+    if place == 'delayed' then unseated[#unseated + 1] = item end
     end_of(item, 'cancelled')
     record('cancelled', item)
     deleted = deleted + 1
   end
   reply[i + 1] = place and 1 or 0
 end
+if has_groups then groups().leave_seats_of(unseated) end
 if has_groups and groups().opened > 0 and not attributes.paused_out then ring(wake, groups().opened) end
 reply[3] = math.max(count(stats, { cancelled = deleted, stored = -deleted }), write_journal(''))
 return reply

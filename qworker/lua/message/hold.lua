@@ -12,9 +12,18 @@
 -- O(k n + k log d): k items, n entries between each and the nearer end of its list (up to three times), d delayed messages.
 --- include lib/clock.lua
 --- include lib/checks.lua
+--- include lib/counters.lua
 --- include lib/keys.lua
 --- include lib/attributes.lua
 --- include lib/envelope.lua
+--- include lib/group_records.lua
+--- include lib/groups.lua
+--- include lib/group_writes.lua
+--- include lib/group_lines.lua
+--- include lib/group_limits.lua
+--- include lib/group_members.lua
+--- include lib/packed_slots.lua
+--- include lib/group_slots.lua
 --- include lib/pick.lua
 
 local attributes, refused = read_attributes()
@@ -24,15 +33,16 @@ if refused then return refused end
 local now, seen = clock(ARGV[1], meta), read_seen(ARGV[2])
 if not now or not seen then return { 'ARG', 'now or seen' } end
 
-local reply = { 'OK', text(now), 0 }
+local unseated, reply = {}, { 'OK', text(now), 0 }
 for i = 3, #ARGV do
   local item = ARGV[i]
   if looked >= MOST_LOOKED then break end
   local place, side = waits_in(item, attributes.levels, seen[i - 2])
   if place then
     redis.call('ZADD', delayed, text(MAX_MS), item)
-    if place ~= 'delayed' then take_out(item, place, side) end
+    if place == 'delayed' then unseated[#unseated + 1] = item else take_out(item, place, side) end
   end
   reply[i + 1] = place and 1 or 0
 end
+if has_groups then groups().leave_seats_of(unseated) end
 return reply

@@ -5,8 +5,7 @@
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    state            ready (suspects included), delayed or dead
 -- ARGV[3]    limit            messages, 1-1000; a call also ends after 1 MiB
--- Returns {'OK', now ms, purged, more (1 if some may be left), degraded}
---   or {'BROKEN', key, type} {'ARG', name}
+-- Returns {'OK', now ms, purged, more (1 if some may be left), degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(k): k purged.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -38,7 +37,6 @@ refused = broken_queue(attributes.levels)
 if refused then return refused end
 local now, state, limit = clock(ARGV[1], meta), ARGV[2], whole(ARGV[3], 1, 1000)
 if not now or not limit then return { 'ARG', 'limit' } end
-
 open_journal(attributes.journal, now)
 local purged, own, bytes = 0, 0, 0
 -- A unique key is freed with its message; without unique keys nothing is read.
@@ -89,7 +87,10 @@ local function purge_scores(low, high)
       for i, item in ipairs(chunk) do gone[from + i] = item end
       return chunk
     end,
-    function(number) redis.call('ZREM', delayed, unpack(gone, 1, number)) end)
+    function(number)
+      redis.call('ZREM', delayed, unpack(gone, 1, number))
+      groups().leave_seats_of(gone)
+    end)
 end
 
 if state == 'ready' then

@@ -6,8 +6,9 @@
 -- ARGV[2]    repair           1 to repair, 0 to report
 -- ARGV[3]    cursor           of groups: 0 at first, then that of the last call
 -- Returns {'OK', now ms, next cursor or '0' at the end, why not all was checked: '' or large (over 10,000 slots), then per
---   problem its kind (slot: its message is gone; busy: another number is in flight; turn: the group may run and has no turn),
---   the group, and in words what is wrong}, or {'BROKEN', key, type} {'ARG', name}
+--   problem its kind (slot: its message is gone; busy: another number is in flight; seat: none of its messages waits, and it
+--   has seats; turn: the group may run and has no turn), the group, and in words what is wrong}, or {'BROKEN', key, type}
+--   {'ARG', name}
 -- O(s + d): s slots, d suspects and delayed messages; 150 groups.
 --- include lib/clock.lua
 --- include lib/checks.lua

@@ -1,0 +1,93 @@
+"""The numbers of groups, which go round: one is given again when no seat of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from qworker.engine.message import delete, hold
+from qworker.engine.remove import purge
+from qworker.engine.settle import Outcomes
+from tests.lua.drive import NOW, Drive
+from tests.lua.group_calls import EMPTY, found, get, idle, put
+
+_NUMBERS = 2**21
+_Leave = Callable[[Drive, Sequence[bytes]], object]
+
+
+def _delete(drive: Drive, items: Sequence[bytes]) -> object:
+    return drive.run(delete(drive.keys, items, now_ms=NOW))
+
+
+def _hold(drive: Drive, items: Sequence[bytes]) -> object:
+    return drive.run(hold(drive.keys, items, now_ms=NOW))
+
+
+def _purge(drive: Drive, items: Sequence[bytes]) -> object:
+    return drive.run(purge(drive.keys, "ready", len(items), now_ms=NOW))
+
+
+@pytest.mark.parametrize("leave", [_delete, _hold, _purge])
+def test_a_group_whose_members_leave_out_of_turn_has_run_empty(drive: Drive, leave: _Leave) -> None:
+    """Its number may be given to another group, whose members it must not take for its own."""
+    put(drive, "=a:a0", "=a:a1", "p/b:b0", "c:c0")
+    assert get(drive, "l1", 1) == ["a0"]
+    leave(drive, drive.redis.zrange(drive.keys.delayed, 0, -1))
+    assert not [name for name in idle(drive)["groups"] if name not in (b":=a", ":=a")]
+    assert idle(drive)["sets"] == [0, 0]
+    drive.redis.hset(drive.keys.groups, "@number", 0)
+    put(drive, "d:d0", "d:d1", "e:e0")  # with the numbers that the others had
+    put(drive, "=a:a2")
+    assert sorted(get(drive, "l2")) == ["d0", "d1", "e0"]
+    assert found(drive) == []
+    drive.settle(*[Outcomes(lease, ack_all=True) for lease in ("l1", "l2")])
+    assert get(drive, "l3") == ["a2"]
+    drive.settle(Outcomes("l3", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_numbers_go_round(drive: Drive, together: bool) -> None:
+    """The last one and those after it are given; those of groups that wait are left out."""
+    drive.redis.hset(drive.keys.groups, "@number", 0)
+    put(drive, "old:o0", "old:o1")  # has number 1
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 3)
+    names = [f"g{n}" for n in range(6)]
+    for message in names if not together else [""]:
+        put(
+            drive,
+            *[f"{name}:{name}-{n}" for name in ([message] if message else names) for n in (0, 1)],
+        )
+    seats = [score for _, score in drive.redis.zrange(drive.keys.delayed, 0, -1, withscores=True)]
+    assert len(set(seats)) == 14
+    assert max(seats) < 2**53
+    assert found(drive) == []
+    got = get(drive, "l1", 7) + get(drive, "l2", 7)
+    assert sorted(got) == sorted(["o0", "o1", *[f"{name}-{n}" for name in names for n in (0, 1)]])
+    assert got.index("o0") < got.index("o1")
+
+
+def test_a_member_that_goes_back_before_the_first_seat_of_the_last_number(drive: Drive) -> None:
+    """Its seat is the last one there is, and not the time of what is held."""
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 2)
+    put(drive, "a:a0")
+    assert get(drive, "l1") == ["a0"]
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 2)
+    released = Outcomes("l1")
+    released.release("0")
+    drive.settle(released)
+    assert drive.redis.zrange(drive.keys.delayed, 0, -1, withscores=True)[0][1] == 2**53 - 1
+    put(drive, "b:b0")
+    assert sorted(get(drive, "l2")) == ["a0", "b0"]
+
+
+def test_a_group_without_its_messages_is_found(drive: Drive) -> None:
+    """As an earlier version left it, or another program: it loses its number, and stands in no line."""
+    put(drive, "a:a0", "=b:b0", "p/c:c0")
+    drive.redis.delete(drive.keys.delayed)
+    kinds = sorted(found(drive, repair=False))
+    assert kinds == ["seat =b", "seat a", "seat p/c"]
+    assert sorted(found(drive)) == kinds
+    assert found(drive) == []
+    assert idle(drive) == EMPTY
