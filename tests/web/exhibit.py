@@ -163,7 +163,33 @@ def exhibit(shop: Shop, folder: Path, *, ordinary: bool = False) -> Iterator[dic
 
 
 def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str]:
-    emails, orders = shop.queue("emails"), shop.queue("orders")
+    charged, merged = _send(shop, tasks)
+    if not ordinary:
+        _disturb(shop)
+    emails, orders, reports = (shop.queue(name) for name in ("emails", "orders", "reports"))
+    until(lambda: emails.inspect().dead == 10)
+    until(lambda: sorted(run.state for run in orders.runs()) == ["dead", "waiting", "waiting"])
+    until(lambda: shop.queue("payments").look(charged) is not None)
+    until(lambda: reports.call_group(merged).state == "blocked")
+    until(lambda: shop.queue("images").inspect().unacked == 3)
+    [step] = until(lambda: reports.peek(1, state="delayed"))
+    worker = until(lambda: _busy_worker(shop))
+    pause(shop.client, shop.keys("reports"), "refresh-prices")
+    pause_task(shop.client.execute, shop.namespace, "charge_card", shop.now_ms())
+    deed = Deed("ada", "dead redrive", "emails --error KeyError", "3 dead letters redriven; done")
+    record_deed(shop.client.execute, shop.namespace, deed)
+    return {
+        **_pages("emails" if ordinary else LONG),
+        **_pages_of_messages(shop, charged, step.id),
+        **_pages_of_worker(worker),
+        **_pages_of_calls(merged),
+        **({} if ordinary else {"broken": "/queues/broken"}),
+    }
+
+
+def _send(shop: Shop, tasks: dict[str, Any]) -> tuple[str, str]:
+    """Send calls of every kind; the ids of a payment and of a group."""
+    emails, webhooks = shop.queue("emails"), shop.queue("webhooks")
     people = ("ada", "grace", "alan", "edsger", "barbara", "donald")
     shop.queue("images").send_many(
         [encode_call("resize_image", [f"/srv/images/{at}.png"], {}) for at in range(3)]
@@ -183,87 +209,83 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     emails.send_many(
         [encode_call("send_email", ["ada@example.org", "reminder"], {})] * 4, delay="2h"
     )
-    shop.queue("webhooks").send_many([encode_call("call_webhook", [at], {}) for at in range(12)])
-    webhooks = shop.queue("webhooks")
+    webhooks.send_many([encode_call("call_webhook", [at], {}) for at in range(12)])
     for tenant, number in (("acme/ann", 7), ("acme/bob", 2), ("zeta", 1)):
         webhooks.send_many([encode_call("call_webhook", [tenant], {})] * number, group=tenant)
     webhooks.set_limit("acme/*", concurrency=2, rate="100/s")
     webhooks.set_limit("zeta", weight=3.0)
-    if not ordinary:
-        shop.send(LONG, 2)
-        shop.bury(
-            f"ValueError: {'x' * 300}", "Error: of\nseveral\nlines", name=LONG, task="t" * 100
-        )
-        shop.break_queue("broken")
-        shop.queue(LONG).pause("in")
-        shop.add_worker("a-host-with-a-name.internal.example.org-12345-abcdef", tasks=["t" * 100])
-        shop.add_worker("silent", age_ms=90_000)
-        record_deed(
-            shop.client.execute, shop.namespace, Deed("eve", "queue pause", LONG, "x" * 300)
-        )
-    until(lambda: emails.inspect().dead == 10)
-    until(lambda: sorted(run.state for run in orders.runs()) == ["dead", "waiting", "waiting"])
-    until(lambda: shop.queue("payments").look(charged) is not None)
-    until(lambda: shop.queue("reports").call_group(merged.id).state == "blocked")
-    until(lambda: shop.queue("images").inspect().unacked == 3)
-    [step] = until(lambda: shop.queue("reports").peek(1, state="delayed"))
-    workers: list[Worker] = []
+    return charged, merged.id
 
-    def described() -> bool:
-        workers[:] = [
-            one
-            for one in read_workers(_Asks(shop))
-            if one.described.app.startswith("shop_tasks") and len(one.running) == 3
-        ]
-        return bool(workers)
 
-    until(described)
-    pause(shop.client, shop.keys("reports"), "refresh-prices")
-    pause_task(shop.client.execute, shop.namespace, "charge_card", shop.now_ms())
-    record_deed(
-        shop.client.execute,
-        shop.namespace,
-        Deed("ada", "dead redrive", "emails --error KeyError", "3 dead letters redriven; done"),
-    )
-    entry = emails.dead(1)[0].entry_id
-    running = shop.queue("images").peek(1, state="unacked")[0]
-    worker = f"/worker?name={quote(workers[0].name)}"
-    busiest = "emails" if ordinary else LONG
+def _disturb(shop: Shop) -> None:
+    """Add what is long, foreign or broken."""
+    shop.send(LONG, 2)
+    shop.bury(f"ValueError: {'x' * 300}", "Error: of\nseveral\nlines", name=LONG, task="t" * 100)
+    shop.break_queue("broken")
+    shop.queue(LONG).pause("in")
+    shop.add_worker("a-host-with-a-name.internal.example.org-12345-abcdef", tasks=["t" * 100])
+    shop.add_worker("silent", age_ms=90_000)
+    record_deed(shop.client.execute, shop.namespace, Deed("eve", "queue pause", LONG, "x" * 300))
+
+
+def _busy_worker(shop: Shop) -> Worker | None:
+    """The worker of the shop, once three of its tasks run."""
+    for worker in read_workers(_Asks(shop)):
+        if worker.described.app.startswith("shop_tasks") and len(worker.running) == 3:
+            return worker
+    return None
+
+
+def _pages(busiest: str) -> dict[str, str]:
     return {
         "overview": "/",
         "queues": "/queues",
         "queue": f"/queues/{busiest}",
         "messages": f"/queues/{busiest}/messages?task=s",
-        "message": f"/queues/payments/messages/{charged}",
-        "running": f"/queues/images/messages/{running.id}?state=unacked",
-        "delete": f"/queues/images/messages/{running.id}/delete?state=unacked",
         "groups": "/queues/webhooks/groups",
         "limit": f"/queues/webhooks/groups/rm?name={quote('acme/*', safe='')}",
         "dead": f"/queues/{busiest}/dead",
         "emails-dead": "/queues/emails/dead",
-        "letter": f"/queues/emails/dead/{entry}",
-        "edit": f"/queues/emails/dead/edit?entry={entry}",
         "redrive": "/queues/emails/dead/redrive?error=KeyError&rate=10/s",
-        "workers": "/workers",
-        "worker": f"{worker}&stacks=1",
-        "drain": worker.replace("/worker", "/workers/drain"),
         "schedules": "/schedules",
         "runs": "/runs",
         "run": "/runs/orders/order-17",
         "ended": "/runs/orders/order-21",
         "calls": "/calls",
-        "group": f"/calls/reports/{merged.id}",
-        "abandon": f"/calls/reports/{merged.id}/abandon",
-        "cancel-group": f"/calls/reports/{merged.id}/cancel",
         "parallel": "/runs/orders/catalogue-7",
-        "chain": f"/queues/reports/messages/{step.id}",
         "durability": "/durability",
         "health": "/health",
         "audit": "/audit",
         "find": "/find?id=nothing",
         "missing": "/queues/nothing",
-        **({} if ordinary else {"broken": "/queues/broken"}),
     }
+
+
+def _pages_of_messages(shop: Shop, charged: str, step: str) -> dict[str, str]:
+    entry = shop.queue("emails").dead(1)[0].entry_id
+    running = shop.queue("images").peek(1, state="unacked")[0]
+    return {
+        "message": f"/queues/payments/messages/{charged}",
+        "running": f"/queues/images/messages/{running.id}?state=unacked",
+        "delete": f"/queues/images/messages/{running.id}/delete?state=unacked",
+        "letter": f"/queues/emails/dead/{entry}",
+        "edit": f"/queues/emails/dead/edit?entry={entry}",
+        "chain": f"/queues/reports/messages/{step}",
+    }
+
+
+def _pages_of_worker(worker: Worker) -> dict[str, str]:
+    page = f"/worker?name={quote(worker.name)}"
+    return {
+        "workers": "/workers",
+        "worker": f"{page}&stacks=1",
+        "drain": page.replace("/worker", "/workers/drain"),
+    }
+
+
+def _pages_of_calls(group: str) -> dict[str, str]:
+    page = f"/calls/reports/{group}"
+    return {"group": page, "abandon": f"{page}/abandon", "cancel-group": f"{page}/cancel"}
 
 
 class _Asks:

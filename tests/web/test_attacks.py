@@ -57,103 +57,75 @@ def check(text: str, where: object) -> None:
 @pytest.fixture
 def hostile(shop: Shop) -> Shop:
     """Strangers have written markup wherever the server takes it."""
-    queue = shop.queue()
-    queue.create(journal="all")
+    shop.queue().create(journal="all")
+    _spoil_messages(shop)
+    _spoil_schedules(shop)
+    _spoil_runs(shop)
+    _spoil_calls(shop)
+    _spoil_workers(shop)
+    return shop
+
+
+def _spoil_messages(shop: Shop) -> None:
+    queue, keys = shop.queue(), shop.keys()
     queue.send({"task": "send_email", "args": [HOSTILE], "kwargs": {HOSTILE: HOSTILE}})
     queue.send({HOSTILE: HOSTILE}, delay="1h")
     shop.bury(HOSTILE, task="send_email")
-    shop.ask("RPUSH", shop.keys().ready[0], HOSTILE, f"q9 {HOSTILE}", '{"plain": "<b>"}')
+    shop.ask("RPUSH", keys.ready[0], HOSTILE, f"q9 {HOSTILE}", '{"plain": "<b>"}')
+    shop.ask("SET", keys.result("m-1"), f"ok\n{HOSTILE}")
+    shop.ask("SET", keys.result("m-2"), f"dead {HOSTILE} x\n{HOSTILE}")
+    shop.ask("HSET", keys.limits, HOSTILE, HOSTILE, "<b>", "c=x r=1/1 w=<i>")
+    row = f"acked 1 {HOSTILE.replace(' ', '')} {quote(HOSTILE)} <b> <i>\nq1 m-1 1 0 0 0 0 z=<b>"
+    entry = ("n", "1", "k", "1", "b", "1", "t", "1", "w", HOSTILE, "e1", row)
+    shop.ask("XADD", keys.journal, "*", *entry)
+
+
+def _spoil_schedules(shop: Shop) -> None:
     shop.ask("HSET", shop.keys().schedules, HOSTILE, f'{{"app": "{quote(HOSTILE)}"}}')
     stored = '{"app":"<b>","spec":"<script>","task":"send_email","queue":"emails","body":""}'
     shop.ask("HSET", shop.keys().schedules, "<img src=x>", stored, "<img src=x>:paused", "1")
-    shop.ask("ZADD", shop.keys().runs, 1, HOSTILE, 2, "r-1")
-    shop.ask(
-        "HSET",
-        shop.keys().run("r-1"),
-        HOSTILE,
-        HOSTILE,
-        "!<b>",
-        "x",
-        "@waits",
-        HOSTILE,
-        "@since",
-        "x",
-    )
-    steps = (
-        HOSTILE,
-        " t=1000 l=9007199254740991",
-        f"!{HOSTILE}",
-        " t=2000",
-        f"*{HOSTILE}",
-        " t=3000 d=7",
-        "late",
-        " t=9007199254740991",
-    )
-    pairs = [
-        word
-        for name, line in zip(steps[::2], steps[1::2], strict=True)
-        for word in (name, f"{line}\n{HOSTILE}")
-    ]
-    shop.ask("HSET", shop.keys().run("r-2"), *pairs)
-    shop.ask("ZADD", shop.keys().runs, 3, "r-2")
-    shop.ask("SET", shop.keys().result("m-1"), f"ok\n{HOSTILE}")
-    shop.ask("SET", shop.keys().result("m-2"), f"dead {HOSTILE} x\n{HOSTILE}")
-    shop.ask("HSET", shop.keys().limits, HOSTILE, HOSTILE, "<b>", "c=x r=1/1 w=<i>")
-    shop.ask("HSET", f"{shop.namespace}:paused_tasks", HOSTILE, HOSTILE)
-    row = f"acked 1 {HOSTILE.replace(' ', '')} {quote(HOSTILE)} <b> <i>\nq1 m-1 1 0 0 0 0 z=<b>"
-    entry = ("n", "1", "k", "1", "b", "1", "t", "1", "w", HOSTILE, "e1", row)
-    shop.ask("XADD", shop.keys().journal, "*", *entry)
-    calls = (
-        "@size",
-        3,
-        "@left",
-        HOSTILE,
-        "@sent",
-        "x",
-        "@dead",
-        f"1 {HOSTILE}",
-        "@policy",
-        HOSTILE,
-        "@made",
-        "<b>",
-    )
-    shop.ask(
-        "HSET",
-        shop.keys().join("m-1"),
-        *calls,
-        "@then",
-        HOSTILE,
-        "0",
-        f"ok\n{HOSTILE}",
-        "1",
-        HOSTILE,
-    )
-    shop.ask(
-        "HSET",
-        shop.keys().join("m-2"),
-        "@size",
-        2,
-        "@run",
-        b"\x92\xa3<b>\xa1x",
-        "0",
-        "dead <b> <i>\n<u>",
-    )
-    shop.ask("SET", shop.keys().join("m-3"), HOSTILE)
-    shop.ask("ZADD", shop.keys().joins, 1, "m-1", 2, HOSTILE, 3, "m-2", 4, b"\xff")
-    shop.ask("ZADD", shop.keys("broken").joins, 1, "m-1")
-    shop.ask("SET", shop.keys("broken").join("m-1"), HOSTILE)
+
+
+def _spoil_runs(shop: Shop) -> None:
+    keys = shop.keys()
+    shop.ask("ZADD", keys.runs, 1, HOSTILE, 2, "r-1")
+    waits = ("!<b>", "x", "@waits", HOSTILE, "@since", "x")
+    shop.ask("HSET", keys.run("r-1"), HOSTILE, HOSTILE, *waits)
+    steps = {
+        HOSTILE: " t=1000 l=9007199254740991",
+        f"!{HOSTILE}": " t=2000",
+        f"*{HOSTILE}": " t=3000 d=7",
+        "late": " t=9007199254740991",
+    }
+    pairs = [word for name, line in steps.items() for word in (name, f"{line}\n{HOSTILE}")]
+    shop.ask("HSET", keys.run("r-2"), *pairs)
+    shop.ask("ZADD", keys.runs, 3, "r-2")
+
+
+def _spoil_calls(shop: Shop) -> None:
+    keys, broken = shop.keys(), shop.keys("broken")
+    counts = ("@size", 3, "@left", HOSTILE, "@sent", "x", "@dead", f"1 {HOSTILE}")
+    terms = ("@policy", HOSTILE, "@made", "<b>", "@then", HOSTILE)
+    shop.ask("HSET", keys.join("m-1"), *counts, *terms, "0", f"ok\n{HOSTILE}", "1", HOSTILE)
+    gathered = ("@size", 2, "@run", b"\x92\xa3<b>\xa1x", "0", "dead <b> <i>\n<u>")
+    shop.ask("HSET", keys.join("m-2"), *gathered)
+    shop.ask("SET", keys.join("m-3"), HOSTILE)
+    shop.ask("ZADD", keys.joins, 1, "m-1", 2, HOSTILE, 3, "m-2", 4, b"\xff")
+    shop.ask("ZADD", broken.joins, 1, "m-1")
+    shop.ask("SET", broken.join("m-1"), HOSTILE)
     shop.ask("HSET", f"{shop.namespace}:queues", "broken", 1)
-    shop.ask("HSET", shop.keys("broken").stats, "followed", 1)
+    shop.ask("HSET", broken.stats, "followed", 1)
     step = [HOSTILE, HOSTILE, HOSTILE, 1, 2]
     then = {"task": HOSTILE, "queue": HOSTILE, "id": HOSTILE}
-    queue.send(
-        {"task": HOSTILE, "past": [step], "then": [then, {"join": [HOSTILE, HOSTILE, 7]}]},
-        delay="2h",
-    )
+    chained = {"task": HOSTILE, "past": [step], "then": [then, {"join": [HOSTILE, HOSTILE, 7]}]}
+    shop.queue().send(chained, delay="2h")
+
+
+def _spoil_workers(shop: Shop) -> None:
+    shop.ask("HSET", f"{shop.namespace}:paused_tasks", HOSTILE, HOSTILE)
     running = [{"task": HOSTILE, "id": HOSTILE, "seconds": 1e300}]
     child = {"pid": 1, "state": HOSTILE, "running": running}
     shop.add_worker(HOSTILE, app=HOSTILE, host=HOSTILE, tasks=[HOSTILE], children=[child])
-    return shop
 
 
 @pytest.mark.slow
