@@ -4,6 +4,9 @@ Otherwise each process imports all files and makes all tests, which takes it as 
 ones. Here it collects an item per file, the same in all processes, and the file's own tests when its turn comes. The
 reports are those of the tests. A file is run by one process; the larger ones begin.
 
+A test that passes is told in one message between processes, not in five, whose cost is that of the shortest tests: its
+start, its end, and that its fixtures came and went are left out, unless the run shows or writes them.
+
 For runs of quick tests: `-m 'not slow'`, and what else is left out, by `and not …`. Other runs need to know each test
 before the first, to choose some or to put them in order. A conftest takes in the two hooks.
 
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 if TYPE_CHECKING:
     from _pytest.nodes import Node
@@ -32,6 +36,9 @@ __all__ = ["TRIED", "LateFile", "collecting", "largest_first", "quick", "wanted"
 _LEFT_OUT: Final = "not slow"
 #: The versions with which this was tried, by their beginnings.
 TRIED: Final = {"pytest": ("9.1.",), "pytest-xdist": ("3.8.",)}
+
+#: Whether a test is told in one message.
+_BRIEF: Final = pytest.StashKey[bool]()
 
 
 def quick(config: pytest.Config) -> bool:
@@ -50,6 +57,12 @@ def wanted(config: pytest.Config) -> bool:
         and (hasattr(config, "workerinput") or bool(config.getoption("tx", None)))
         and all(version(name).startswith(begins) for name, begins in TRIED.items())
     )
+
+
+def brief(config: pytest.Config) -> bool:
+    """Whether a run shows and writes nothing but how tests ended."""
+    option = config.option
+    return option.verbose <= 0 and option.durations is None and not getattr(option, "xmlpath", None)
 
 
 @contextmanager
@@ -97,10 +110,11 @@ class LateFile(pytest.Item):
 
     def run_all(self, following: pytest.Item | None) -> None:
         """Run its tests; `following` is what this process runs afterwards, if that is known."""
-        items, session = self.tests(), self.session
+        items, session, told_briefly = self.tests(), self.session, brief(self.config)
         place = session.items.index(self)
         for item, after in pairwise([*items, following]):
             session.items[place] = item  # whose reports pytest-xdist expects
+            item.stash[_BRIEF] = told_briefly
             self.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
             if session.shouldfail or session.shouldstop:
                 break
@@ -125,8 +139,15 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run the tests of a file that was not imported yet."""
-    if not isinstance(item, LateFile):
-        return None
-    item.run_all(nextitem)
-    return True
+    """Run the tests of a file that was not imported yet, and report of those that pass nothing but this."""
+    if isinstance(item, LateFile):
+        item.run_all(nextitem)
+        return True
+    if item.stash.get(_BRIEF, False):
+        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        passed = all(report.passed for report in reports)
+        for report in reports:
+            if report.when == "call" or not passed:
+                item.ihook.pytest_runtest_logreport(report=report)
+        return True
+    return None

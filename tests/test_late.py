@@ -11,7 +11,14 @@ pytestmark = pytest.mark.slow  # starts processes
 
 pytest_plugins = ["pytester"]
 
-HOOKS = "from tests.late import pytest_pycollect_makemodule, pytest_runtest_protocol"
+HOOKS = """
+from tests.late import pytest_pycollect_makemodule, pytest_runtest_protocol
+
+def pytest_runtest_logreport(report):
+    if hasattr(report, "node"):  # it came from another process
+        with open("told", "a") as file:
+            file.write(f"{report.nodeid.partition('::')[2]} {report.when}\\n")
+"""
 #: Says that it is imported.
 SAYS = "import os, pytest\nwith open('imports', 'a') as file: file.write(__name__ + '\\n')\n"
 TESTS = {
@@ -22,6 +29,11 @@ def test_rows(number): assert number < 2
 def test_slow(): assert False
 class TestOfClass:
     def test_method(self, tmp_path): pass
+@pytest.fixture
+def loose():
+    yield
+    raise ValueError("left open")
+def test_end(loose): pass
 """,
     "folder/test_all_slow": "pytestmark = pytest.mark.slow\ndef test_slow(): assert False",
     "folder/test_none": "number = 1",
@@ -50,19 +62,33 @@ def run(
 def test_each_file_is_imported_once_and_each_test_reported(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nothing in a file is quick, and where a file fails or skips as it is imported."""
+    """Also where nothing in a file is quick, and where a file fails or skips as it is imported.
+
+    Of a test that passes nothing else is told, of another one how its fixtures came and went as well.
+    """
     ran = run(pytester, monkeypatch, HOOKS, TESTS)
 
-    assert ran.parseoutcomes() == {"passed": 7, "failed": 1, "errors": 1, "skipped": 1}
+    assert ran.parseoutcomes() == {"passed": 8, "failed": 1, "errors": 2, "skipped": 1}
     ran.stdout.fnmatch_lines_random(
         [
             "FAILED test_mixed.py::test_rows[[]2[]] - assert 2 < 2",
             "ERROR test_broken.py - *",
+            "ERROR test_mixed.py::test_end - ValueError: left open",
             "PASSED test_mixed.py::TestOfClass::test_method",
         ]
     )
     imported = (pytester.path / "imports").read_text().splitlines()
     assert sorted(imported) == sorted(Path(name).name for name in TESTS)
+    told = (pytester.path / "told").read_text().splitlines()
+    phases = ["setup", "call", "teardown"]
+    for name, whens in {
+        "TestOfClass::test_method": ["call"],
+        "test_rows[2]": phases,
+        "test_end": phases,
+    }.items():
+        assert [line for line in told if line.startswith(name)] == [
+            f"{name} {when}" for when in whens
+        ]
 
 
 @pytest.mark.parametrize("package", ["pytest", "pytest-xdist"])
@@ -73,6 +99,6 @@ def test_with_a_version_that_was_not_tried_each_process_collects_all(
     hooks = f"{HOOKS}\nfrom tests.late import TRIED\nTRIED[{package!r}] = ('1.',)"
     files = {name: text for name, text in TESTS.items() if name != "test_broken"}
     ran = run(pytester, monkeypatch, hooks, files)
-    assert ran.parseoutcomes() == {"passed": 7, "failed": 1, "skipped": 1}
+    assert ran.parseoutcomes() == {"passed": 8, "failed": 1, "errors": 1, "skipped": 1}
     imported = (pytester.path / "imports").read_text().splitlines()
     assert sorted(imported) == sorted(2 * [Path(name).name for name in files])
