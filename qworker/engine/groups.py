@@ -99,18 +99,29 @@ def largest(
 
 
 def set_limit(
-    keys: QueueKeys, name: str, words: str, cursor: str = "0", *, now_ms: int | None = None
-) -> Command[str]:
+    keys: QueueKeys,
+    name: str,
+    words: str,
+    cursor: str = "0",
+    *,
+    before: str | None = None,
+    now_ms: int | None = None,
+) -> Command[str | None]:
     """Store the limits of a name ('' leaves all as they are); some of the groups that had to wait look at them.
 
     Returns the next cursor, "0" at the end. It is `COUNTING` before the first limits of a queue are stored: each such
-    call counts a part of what is in flight; make it again. Raises `TooManyLimitsError`.
+    call counts a part of what is in flight; make it again. None, with nothing stored, if those of the name are not
+    `before`, the words that the caller has read; without `before` if they are a share of a limit over several queues.
+    Raises `TooManyLimitsError`.
     """
 
-    def decode(reply: Any) -> str:
+    def decode(reply: Any) -> str | None:
+        if reply[0] == b"CHANGED":
+            return None
         return bytes(accepted(reply, keys.queue)[2]).decode()
 
-    args = (given(now_ms), name, words, cursor)
+    expected = () if before is None else (before,)
+    args = (given(now_ms), name, words, cursor, *expected)
     return Command(load_script("limit"), standard_keys(keys), args, decode)
 
 

@@ -65,10 +65,6 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
             raise GroupFullError(queue, shown(str(name)), int(most))
         case ["MANY", number]:
             raise TooManyLimitsError(queue, int(number))
-        case ["SHARED"]:
-            raise InvalidOptionError(
-                "limit", "has become one over several queues meanwhile", "try again"
-            )
         case ["RESHARD", written]:
             mark = ReshardMark.parse(str(written).encode())
             raise ShardDrainingError(queue, mark.active, mark.epoch)

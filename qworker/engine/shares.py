@@ -148,11 +148,19 @@ def take_turn(namespace: str, who: str, for_ms: int) -> Command[int]:
     return Command(load_script("turn"), (key,), args, lambda reply: int(accepted(reply, key)[1]))
 
 
-def declare(namespace: str, name: str, words: str) -> Command[int]:
-    """Store a limit over several queues."""
-    return raw("HSET", shared_limits_key(namespace), name, words, decode=int)
+def declare(namespace: str, name: str, before: str, words: str) -> Command[bool]:
+    """Store a limit over several queues, '' removes it; False, with nothing stored, if it is no longer as in `before`.
+
+    `before`: its words as the caller has read them, '' for none.
+    """
+    key = shared_limits_key(namespace)
+
+    def decode(reply: Any) -> bool:
+        return reply[0] != b"CHANGED" and bool(accepted(reply, key))
+
+    return Command(load_script("declare"), (key,), (name, before, words), decode)
 
 
 def forget(namespace: str, names: Sequence[str]) -> Command[int]:
-    """Remove limits, or shares (`<limit>\\n<shard>`), from the key of the namespace."""
+    """Remove shares (`<limit>\\n<shard>`) from the key of the namespace."""
     return raw("HDEL", shared_limits_key(namespace), *names, decode=int)

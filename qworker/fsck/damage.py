@@ -83,7 +83,8 @@ REMEDIES: Final = {
     DamageKind.GROUP: Remedy("count its slots and seat its messages again"),
     DamageKind.LIMIT: Remedy("write that of the first shard", "qworker limit ls QUEUE"),
     DamageKind.SHARE: Remedy(
-        "divide its limit again, or remove the share", "qworker limit ls QUEUE"
+        "divide its limit again, remove the share, or make it the limit of its queue again",
+        "qworker limit ls QUEUE",
     ),
     DamageKind.RUN: Remedy(
         "end it as discarded, and keep its steps for a day",

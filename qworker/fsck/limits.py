@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.manage.limit import Limit, share_version
-from qworker.client.manage.limits import write_limit
+from qworker.client.manage.limit_writes import write_limit
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shards import read_shards
 from qworker.errors import ServerError, server_refused

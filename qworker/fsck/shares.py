@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.manage.limit import share_version
-from qworker.client.manage.shared_limits import SharedLimit, declared, share_words
+from qworker.client.manage.limit_writes import write_limit
+from qworker.client.manage.shared_limits import SharedLimit, declared, own_words, share_words
 from qworker.client.manage.sharing import change
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shares import TAKEN_AWAY, share
@@ -85,9 +86,13 @@ def _shares_of(client: Client, namespace: str, shard: str) -> dict[str, str]:
 
 
 def _repair(client: Client, namespace: str, shard: str, name: str, one: SharedLimit | None) -> None:
-    """Divide the limit anew, or take away what is left of it."""
+    """Divide the limit anew, or take away what is left of it; what the queue had for itself holds again."""
     if one is not None and split_shard_name(shard)[0] in one.queues:
-        client.run(change(namespace, name, one.limit, one.queues))
+        client.run(change(namespace, one, one.limit, one.queues))
         return
-    version = share_version(_shares_of(client, namespace, shard).get(name, ""))
-    client.execute(share(QueueKeys(namespace, shard), [(name, version + 1, TAKEN_AWAY)]))
+    keys, has = QueueKeys(namespace, shard), _shares_of(client, namespace, shard).get(name, "")
+    own = own_words(has)
+    if own:
+        client.run(write_limit(keys, name, own, has))
+    else:
+        client.execute(share(keys, [(name, share_version(has) + 1, TAKEN_AWAY)]))

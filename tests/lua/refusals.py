@@ -617,6 +617,14 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
         calls=lambda drive, call: [call.only(8), call.more("q"), call.more(*call.words[3:] * 100)],
         largest=lambda drive, call: [call.more(*call.words[3:] * 99)],
     ),
+    "declare": Refusals(
+        _shared(("acme/", "c=2 v=1", "c=3 v=2")),
+        words={
+            1: ["acme", "", "*/", "acme/*", "a/b/", "/", "=a/", "a\n/", "x" * 257 + "/"],
+            3: ["c=2", "v=x"],
+        },
+        calls=lambda drive, call: [call.only(1), call.only(2)],
+    ),
     "turn": Refusals(
         _shared(("me", 1000)), words={1: ["", "x" * 301], 2: [*BAD_NUMBERS, 0, 60_001]}
     ),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,12 +17,14 @@ from qworker.client.manage.balancing import Balancer
 from qworker.client.manage.limit import Limit
 from qworker.client.manage.limits import remove_limit, set_limit
 from qworker.client.manage.reshard import divide
-from qworker.client.manage.shared_limits import words_of, zero_share
+from qworker.client.manage.shared_limits import NOTHING, first_share, words_of
 from qworker.client.queue import Queue
 from qworker.engine import shards as commands
 from qworker.engine.groups import limits
+from qworker.engine.groups import set_limit as write
+from qworker.engine.raw import raw
 from qworker.engine.shares import declare, share, shared_limits
-from qworker.errors import ShardsChangedError
+from qworker.errors import InvalidOptionError, ServerError, ShardsChangedError
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.shares import check_shares
@@ -56,6 +61,216 @@ def interleaved(chance: random.Random, plans: list[Generator[Any, None, Any]]) -
             next(plan)
         except (StopIteration, ShardsChangedError):  # The later of two divisions wins.
             plans.remove(plan)
+
+
+def perform(app: QWorker, plan: Generator[Any, Any, Any]) -> None:
+    """Perform a plan without its pauses."""
+    for _ in steps(app.client, plan):
+        pass
+
+
+def both(
+    app: QWorker,
+    one: Callable[[Queue], Any],
+    other: Callable[[Queue], Any],
+    queue: Callable[[], Queue],
+) -> Iterator[Queue]:
+    """Let a client make a change while another one is halfway with its own, wherever it is; yields each queue.
+
+    Shares are divided after the change is stored, and not interrupted here.
+    """
+    for stop in itertools.count():
+        changed, met, is_stored = queue(), False, False
+        for at, step in enumerate(steps(app.client, one(known_anew(changed)))):
+            is_stored |= script_of(step) == "share"
+            if at == stop and not is_stored:
+                met = True
+                perform(app, other(known_anew(changed)))
+        if not met:
+            return
+        yield changed
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_two_clients_that_change_different_options_of_a_limit_change_both(
+    app: QWorker, shards: int
+) -> None:
+    """Wherever the first one is halfway; all shards have both, and each client says what it has stored."""
+    numbers = itertools.count()
+
+    def queue() -> Queue:
+        made = app.queue(f"orders{next(numbers)}")
+        made.set_limit("b", weight=2)
+        made.divide(shards, wait=0)
+        return made
+
+    concurrency = partial(change, concurrency=5)
+    for changed in both(app, concurrency, partial(change, rate="100/s"), queue):
+        assert of_shards(changed) == [{"b": "c=5 r=100/1000 b=10 w=2"}] * shards
+        assert changed.limits()["b"] == Limit(concurrency=5, rate="100/s", burst=10, weight=2)
+
+
+def change(queue: Queue, name: str = "b", **given: Any) -> Any:
+    """The plan of a change of a limit."""
+    return set_limit(queue.ref, name, **given)
+
+
+def test_a_limit_that_is_removed_beside_a_change_has_no_option_of_before(app: QWorker) -> None:
+    """Wherever the change is halfway: it is as if one came after the other."""
+    numbers = itertools.count()
+
+    def queue() -> Queue:
+        made = app.queue(f"orders{next(numbers)}")
+        made.set_limit("b", weight=2)
+        return made
+
+    for changed in both(
+        app, partial(change, concurrency=5), lambda it: remove_limit(it.ref, "b"), queue
+    ):
+        assert changed.limits() in ({}, {"b": Limit(concurrency=5)})
+
+
+def test_two_clients_that_change_options_of_a_limit_over_queues_change_both(app: QWorker) -> None:
+    """Also if one of them adds a queue; every queue shows the same limit."""
+    numbers = itertools.count()
+    for name in ("other", "third"):
+        app.queue(name).create()
+
+    def queue() -> Queue:
+        made = app.queue(f"orders{next(numbers)}")
+        made.create()
+        perform(app, change(made, f"{made.name}/", weight=2, concurrency=3, with_queues=["other"]))
+        return made
+
+    def concurrency(it: Queue) -> Any:
+        return change(it, f"{it.name}/", concurrency=5)
+
+    def rate(it: Queue) -> Any:
+        return change(it, f"{it.name}/", rate="100/s", with_queues=["third"])
+
+    for changed in both(app, concurrency, rate, queue):
+        name = f"{changed.name}/"
+        shared = changed.shared_limits()[name]
+        assert shared.queues == (changed.name, "other", "third")
+        assert shared.limit == Limit(concurrency=5, rate="100/s", burst=10, weight=2)
+        assert {app.queue(one).limits()[name] for one in shared.queues} == {shared.limit}
+
+
+@pytest.mark.parametrize("where", ["orders", "other"])
+def test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both(
+    app: QWorker, where: str
+) -> None:
+    """Wherever either is halfway. A change of one of the other queues alone is overwritten if it comes first."""
+    numbers = itertools.count()
+
+    def queue() -> Queue:
+        made = app.queue(f"orders{next(numbers)}")
+        made.create()
+        app.queue(f"other-{made.name}").create()
+        made.set_limit(f"{made.name}/", rate="7/s", concurrency=1)
+        return made
+
+    def widen(it: Queue) -> Any:
+        return change(it, f"{it.name}/", rate="100/s", with_queues=[f"other-{it.name}"])
+
+    def concurrency(it: Queue) -> Any:
+        changed = it if where == "orders" else app.queue(f"other-{it.name}")
+        return change(changed, f"{it.name}/", concurrency=5)
+
+    for first, second in itertools.permutations([widen, concurrency]):
+        for changed in both(app, first, second, queue):
+            shared = changed.shared_limits()[f"{changed.name}/"]
+            slots = {5} if where == "orders" else {1, 5}
+            assert shared.limit.concurrency in slots
+            assert replace(shared.limit, concurrency=None) == Limit(rate="100/s", burst=10)
+            assert len(shared.queues) == 2
+            assert (
+                app.queue(shared.queues[1]).limits()
+                == changed.limits()
+                == {shared.name: shared.limit}
+            )
+
+
+def test_what_a_queue_had_stays_if_its_limit_does_not_become_one_over_queues(app: QWorker) -> None:
+    """Another queue is broken, so the call fails; or the client dies, then `fsck` lets it hold again."""
+    queue, other, broken = (app.queue(name) for name in ("orders", "other", "third"))
+    had = Limit(concurrency=2, rate="7/s", burst=1)
+    for each in (queue, other):
+        each.create()
+        each.set_limit("s/", rate="7/s", concurrency=2)
+    broken.create()
+    app.client.execute(raw("RPUSH", broken.keys.limits, "x"))
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        queue.set_limit("s/", concurrency=1, with_queues=["other", "third"])
+    assert of_shards(queue) == of_shards(other) == [{"s/": had.words}]
+    app.client.execute(raw("DEL", broken.keys.limits))
+    for step in steps(app.client, change(queue, "s/", concurrency=1, with_queues=["other"])):
+        if script_of(step) == "declare":
+            break
+    assert of_shards(queue) == of_shards(other) == [{"s/": f"{had.words} s=1"}]
+    assert queue.limits() == {"s/": had}
+    for repair in (False, True):
+        found = [*check(app.client, app.namespace, repair=repair)]
+        assert [(one.queue, one.kind) for one in found if isinstance(one, Damage)] == [
+            ("orders", DamageKind.SHARE), ("other", DamageKind.SHARE),
+        ]  # fmt: skip
+    assert of_shards(queue) == of_shards(other) == [{"s/": had.words}]
+    assert not [*check(app.client, app.namespace)]
+
+
+def test_a_limit_that_others_change_all_the_time_is_given_up(app: QWorker) -> None:
+    """After many attempts; nothing of it is stored."""
+    queue, number = app.queue("orders"), itertools.count(1)
+
+    def beside_others() -> None:
+        for step in steps(app.client, change(queue, concurrency=5)):
+            if script_of(step) == "limit":
+                app.client.execute(write(queue.keys, "b", f"m={next(number)}"))
+
+    with pytest.raises(InvalidOptionError, match="was changed by other clients in each of 100"):
+        beside_others()
+    assert queue.limits() == {"b": Limit(max_waiting=100)}
+
+
+def test_two_queues_that_leave_a_limit_at_once_have_left_it(app: QWorker) -> None:
+    """Wherever the first one is halfway."""
+    numbers = itertools.count()
+
+    def queue() -> Queue:
+        made = app.queue(f"orders{next(numbers)}")
+        made.create()
+        app.queue(f"other-{made.name}").create()
+        perform(
+            app, change(made, f"{made.name}/", concurrency=3, with_queues=[f"other-{made.name}"])
+        )
+        return made
+
+    def leave(it: Queue) -> Any:
+        return remove_limit(it.ref, f"{it.name}/")
+
+    def leave_other(it: Queue) -> Any:
+        return remove_limit(app.queue(f"other-{it.name}").ref, f"{it.name}/")
+
+    for changed in both(app, leave, leave_other, queue):
+        assert changed.limits() == app.queue(f"other-{changed.name}").limits() == {}
+        assert app.client.execute(shared_limits(app.namespace)) == {}
+
+
+def test_many_async_clients_that_change_options_of_a_limit_change_all(app: QWorker) -> None:
+    """None loses its change."""
+    given: list[dict[str, Any]] = [
+        {"concurrency": 5}, {"rate": "100/s"}, {"weight": 2}, {"max_waiting": 9},
+    ]  # fmt: skip
+
+    async def change_all() -> None:
+        queue = app.aqueue("orders")
+        await asyncio.gather(*(queue.set_limit("s/", **one) for one in given))
+        await app.aclose()
+
+    asyncio.run(change_all())
+    assert app.queue("orders").limits() == {
+        "s/": Limit(concurrency=5, rate="100/s", burst=10, weight=2, max_waiting=9)
+    }
 
 
 def test_the_last_of_two_clients_that_set_a_limit_sets_it_in_all_shards(app: QWorker) -> None:
@@ -126,8 +341,8 @@ def test_a_pass_that_comes_late_leaves_no_share_in_a_queue_that_has_left(
         queue.create()
         # No pass has been made: it changes the shares of both.
         words = words_of(Limit(concurrency=4), [queue.name, "other"], 1)
-        app.client.execute(declare(app.namespace, "s/", words))
-        app.client.execute(share(queue.keys, [("s/", 1, zero_share())]))
+        app.client.execute(declare(app.namespace, "s/", "", words))
+        app.client.execute(share(queue.keys, [("s/", 1, first_share(NOTHING))]))
         plans = [Balancer(app.namespace, rest_ms=0).balance(), remove_limit(queue.ref, "s/")]
         running, meanwhile = plans if first == "the pass" else reversed(plans)
         met = False
@@ -144,13 +359,14 @@ def test_a_pass_that_comes_late_leaves_no_share_in_a_queue_that_has_left(
 
 
 def test_a_pass_frees_queues_that_were_left_out_of_a_limit_by_another_change(app: QWorker) -> None:
-    """Of two clients that add queues at once the later one writes the list without the other's queue."""
+    """Of two clients of an earlier version that add queues at once the later one writes the list without the other."""
     for name in ("orders", "other", "third"):
         app.queue(name).create()
     queue, other = app.queue("orders"), app.queue("other")
     queue.set_limit("s/", with_queues=["other"], concurrency=4)
     words = words_of(Limit(concurrency=4), ["orders", "third"], 10**13)
-    app.client.execute(declare(app.namespace, "s/", words))
+    before = app.client.execute(shared_limits(app.namespace))["s/"]
+    app.client.execute(declare(app.namespace, "s/", before, words))
     app.client.run(Balancer(app.namespace, rest_ms=0).balance())
     assert of_shards(other) == [{}]
     assert "s/\nother" not in app.client.execute(shared_limits(app.namespace))

@@ -48,7 +48,7 @@ READERS = {
     "values",
 }
 #: Scripts without times.
-TIMELESS = {"absorb", "feed", "lengths", "names", "note", "present", "recall", "values"}
+TIMELESS = {"absorb", "declare", "feed", "lengths", "names", "note", "present", "recall", "values"}
 #: Commands whose first argument is not a key.
 KEYLESS = {"INFO", "TIME"}
 

@@ -14,12 +14,14 @@ from qworker.durations import duration_ms, format_ms
 from qworker.errors import InvalidOptionError
 from qworker.wire.groups import ORDERED, parent_of
 
-__all__ = ["Limit", "check_value", "limit_of", "read_value", "share_version"]
+__all__ = ["FIRST_VERSION", "Limit", "check_value", "limit_of", "read_value", "share_version"]
 
 _RATE: Final = re.compile(r"([1-9][0-9]{0,6})/([0-9.]*(?:ms|s|m|h|d))", re.ASCII)
 _WEIGHT: Final = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?", re.ASCII)
 _SHARE: Final = re.compile(r"\bs=([0-9]{1,16})\b", re.ASCII)
 _DAY_MS: Final = 86_400_000
+#: The version of a share that no pass has given: of a new shard, or the limit that its queue had for itself.
+FIRST_VERSION: Final = 1
 #: What a 0 could mean, beside that there is no limit, and the pause that does it.
 _ZERO: Final = {
     "concurrency": ("nothing may run", "--out"),
@@ -175,7 +177,8 @@ class Limit(Options):
             return int(text) if text.isascii() and text.isdigit() and int(text) else None
 
         # The rate of a share is a part of one, in a long period.
-        count, _, period = ("" if "s" in found else found.get("r", "")).partition("/")
+        is_part = share_version(words) > FIRST_VERSION
+        count, _, period = ("" if is_part else found.get("r", "")).partition("/")
         rate = f"{count}/{_per(int(period))}" if count.isdigit() and period.isdigit() else None
         try:
             return cls(

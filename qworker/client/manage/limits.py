@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from qworker.client.manage import sharing
@@ -15,7 +15,8 @@ from qworker.client.manage.limit import (
     read_value,
     share_version,
 )
-from qworker.client.manage.shared_limits import SharedLimit, declared
+from qworker.client.manage.limit_writes import ATTEMPTS, changed_by_others, write_everywhere
+from qworker.client.manage.shared_limits import SharedLimit, declared, undeclared
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.fields import kinds_of
@@ -44,7 +45,6 @@ __all__ = [
     "shared_limits",
     "stored_limits",
     "waits_for",
-    "write_limit",
 ]
 
 #: Groups of a shard that are looked at one by one.
@@ -64,24 +64,24 @@ def set_limit(
     `InvalidOptionError` and `TooManyLimitsError`.
     """
     others = check_limit(name, with_queues, **given)
-    written: dict[str, str] = yield commands.limits(queue.keys)
-    words = written.get(name, "")
-    shared = None
-    if others or share_version(words):
-        shared = (yield from declared(queue.namespace)).get(name)
-    before = Limit.of_words(words) if shared is None else shared.limit
-    kept: dict[str, Any] = {option: getattr(before, option) for option in kinds_of(Limit)}
-    if "rate" in given and "burst" not in given:
-        kept["burst"] = None
-    after = Limit(**{**kept, **given})
-    yield from queue.announce()
-    if others or share_version(words):
-        has = () if shared is None else shared.queues
-        queues = sorted({queue.keys.name, *others, *has})
-        yield from sharing.change(queue.namespace, name, after, queues)
-    else:
-        yield from _write(queue, name, after.words)
-    return after
+    for _ in range(ATTEMPTS):
+        written: dict[str, str] = yield commands.limits(queue.keys)
+        words = written.get(name, "")
+        is_shared = bool(others or share_version(words))
+        shared = (yield from declared(queue.namespace)).get(name) if is_shared else None
+        after = _changed(Limit.of_words(words) if shared is None else shared.limit, given)
+        yield from queue.announce()
+        if is_shared:
+            has = () if shared is None else shared.queues
+            queues = sorted({queue.keys.name, *others, *has})
+            one = undeclared(name) if shared is None else shared
+            read = {queue.keys.name: words}
+            stored = yield from sharing.change(queue.namespace, one, after, queues, read)
+        else:
+            stored = yield from write_everywhere(queue, name, after.words, words)
+        if stored:
+            return after
+    raise changed_by_others(name)
 
 
 def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> list[str]:
@@ -109,23 +109,16 @@ def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
     A limit over several queues no longer covers this queue, but still covers the others.
     """
     _check(name)
-    written: dict[str, str] = yield commands.limits(queue.keys)
-    if share_version(written.get(name, "")):
-        left_ms: int = yield server_time()
-        yield from sharing.leave(queue.namespace, name, queue.keys.name)
-        yield from sharing.take_away(queue, name, left_ms)
-    else:
-        yield from _write(queue, name, "")
-    return name in written
-
-
-def write_limit(keys: QueueKeys, name: str, words: str) -> Plan[None]:
-    """Store the limits of a name in a shard, and let groups that had to wait look at them, in short calls."""
-    cursor = commands.COUNTING
-    while cursor == commands.COUNTING:
-        cursor = yield commands.set_limit(keys, name, words)
-    while cursor != "0":
-        cursor = yield commands.set_limit(keys, "", "", cursor)
+    for _ in range(ATTEMPTS):
+        written: dict[str, str] = yield commands.limits(queue.keys)
+        if share_version(written.get(name, "")):
+            left_ms: int = yield server_time()
+            yield from sharing.leave(queue.namespace, name, queue.keys.name)
+            yield from sharing.take_away(queue, name, left_ms)
+            return True
+        if (yield from write_everywhere(queue, name, "")):
+            return name in written
+    raise changed_by_others(name)
 
 
 def limits(queue: QueueRef) -> Plan[dict[str, Limit]]:
@@ -227,26 +220,12 @@ def _size(group: GroupState) -> tuple[int, str]:
     return group.waiting + group.running, group.name
 
 
-def _write(queue: QueueRef, name: str, words: str) -> Plan[None]:
-    """Write limits to every shard, the first one first, and to those that the queue has got meanwhile.
-
-    If another client changes them at the same time, its writes may have passed ours in any shard: the last to have
-    written the first shard wins, and both write to the other shards what that one has, until it stays the same.
-    """
-    written = 0
-    while True:
-        shards = yield from queue.every_shard(refresh=True)
-        for shard in shards[written:]:
-            yield from write_limit(shard.keys, name, words)
-        if len(shards) > written:
-            written = len(shards)
-            continue
-        if written == 1:
-            return
-        has: str = (yield commands.limits(queue.keys)).get(name, "")
-        if has == words or share_version(has):
-            return
-        words, written = has, 1
+def _changed(limit: Limit, given: Mapping[str, object]) -> Limit:
+    """Return the limit with the options that are given; a burst goes with its rate."""
+    kept: dict[str, Any] = {option: getattr(limit, option) for option in kinds_of(Limit)}
+    if "rate" in given and "burst" not in given:
+        kept["burst"] = None
+    return Limit(**{**kept, **given})
 
 
 def _check(name: str) -> None:

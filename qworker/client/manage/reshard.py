@@ -13,15 +13,15 @@ from typing import Final
 import msgspec
 
 from qworker.client.inspect.stats import workers_of
-from qworker.client.manage.limit import share_version
-from qworker.client.manage.limits import write_limit
+from qworker.client.manage.limit import FIRST_VERSION, share_version
+from qworker.client.manage.limit_writes import write_limit
 from qworker.client.manage.shard_upkeep import (
     complete_totals,
     give_up_empty,
     holds_messages,
     stored_shards,
 )
-from qworker.client.manage.shared_limits import ZERO_VERSION, give_shares, zero_share
+from qworker.client.manage.shared_limits import NOTHING, first_share, give_shares
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
@@ -133,13 +133,13 @@ def _write_limits(keys: QueueKeys, limits: Mapping[str, str]) -> Plan[None]:
     has: dict[str, str] = yield stored_limits(keys)
     for name in sorted(limits.keys() | has.keys()):
         words, old = limits.get(name, ""), has.get(name, "")
-        if share_version(old) == ZERO_VERSION and not share_version(words):
+        if share_version(old) == FIRST_VERSION and not share_version(words):
             # The queue has left the limit since this share was given here.
-            yield share(keys, [(name, ZERO_VERSION + 1, TAKEN_AWAY)])
+            yield share(keys, [(name, FIRST_VERSION + 1, TAKEN_AWAY)])
             old = ""
         if share_version(words) and not share_version(old):
             # Its share comes with the next pass over the limits of the namespace.
-            yield from give_shares(keys, [(name, ZERO_VERSION, zero_share())])
+            yield from give_shares(keys, [(name, FIRST_VERSION, first_share(NOTHING))])
         elif words != old and not share_version(words) and not share_version(old):
             yield from write_limit(keys, name, words)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qworker.client.manage.limit import Limit
+from qworker.client.manage.limit import FIRST_VERSION, Limit
 from qworker.client.plan import Plan
 from qworker.engine import shares as commands
 from qworker.engine.shares import WHOLE, Report
@@ -14,20 +14,22 @@ from qworker.wire.keys import QueueKeys
 from qworker.wire.numbers import whole
 
 __all__ = [
+    "NOTHING",
     "NO_LIMIT",
-    "ZERO_VERSION",
     "SharedLimit",
     "declared",
+    "first_share",
     "give_shares",
+    "own_words",
     "share_words",
+    "undeclared",
     "words_of",
-    "zero_share",
 ]
 
 #: Slots of a share without a limit, as they are stored.
 NO_LIMIT: Final = 10**12
-#: The version of a share that lets nothing start, below those of all passes.
-ZERO_VERSION: Final = 1
+#: The limits of a shard that starts nothing until a pass gives it a share.
+NOTHING: Final = "c=0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ def declared(namespace: str) -> Plan[dict[str, SharedLimit]]:
     return found
 
 
+def undeclared(name: str) -> SharedLimit:
+    """Return a limit over no queue."""
+    return SharedLimit(name, Limit(), (), "", {}, {})
+
+
 def give_shares(
     keys: QueueKeys, shares: Sequence[tuple[str, int, str]], *, now_ms: int | None = None
 ) -> Plan[list[Report]]:
@@ -71,6 +78,12 @@ def give_shares(
     while reports is None:
         reports = yield commands.share(keys, shares, now_ms=now_ms)
     return reports
+
+
+def own_words(share: str) -> str:
+    """Return the limit that a queue had for itself before it got this first share; '' without one."""
+    words, _, version = share.rpartition("s=")
+    return words.strip() if version == f"{FIRST_VERSION}" and words.strip() != NOTHING else ""
 
 
 def words_of(limit: Limit, queues: Sequence[str], changed_ms: int) -> str:
@@ -97,6 +110,6 @@ def share_words(limit: Limit, slots: int | None, part: int, version: int) -> str
     return " ".join([*parts, f"s={version}"])
 
 
-def zero_share() -> str:
-    """Write a share that lets nothing start, for a shard that has none yet."""
-    return f"c=0 s={ZERO_VERSION}"
+def first_share(words: str) -> str:
+    """Write the share of a shard that no pass has given one: `NOTHING`, or the limit that its queue had for itself."""
+    return f"{words} s={FIRST_VERSION}".strip()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from qworker.client.manage.balancing import REST_MS, Balancer
-from qworker.client.manage.limit import Limit
-from qworker.client.manage.shared_limits import declared, words_of
+from qworker.client.manage.limit import Limit, share_version
+from qworker.client.manage.limit_writes import ATTEMPTS, changed_by_others, write_limit
+from qworker.client.manage.shared_limits import SharedLimit, declared, first_share, words_of
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import shares as commands
 from qworker.engine.command import Brief, Pause
+from qworker.engine.groups import limits as stored_limits
 from qworker.engine.index import announce
 from qworker.engine.raw import server_time
 from qworker.engine.shards import read_shards
 from qworker.engine.shares import MOST_SHARDS, TAKEN_AWAY
-from qworker.errors import InvalidOptionError
+from qworker.errors import InvalidOptionError, QworkerError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 from qworker.wire.shards import Shards
@@ -28,10 +31,18 @@ _PASSES: Final = 3
 _MOST_LIMITS: Final = 100
 
 
-def change(namespace: str, name: str, limit: Limit, queues: Sequence[str]) -> Plan[None]:
+def change(
+    namespace: str,
+    one: SharedLimit,
+    limit: Limit,
+    queues: Sequence[str],
+    read: Mapping[str, str] = MappingProxyType({}),
+) -> Plan[bool]:
     """Store a limit over several queues, and divide it until all have their shares, as far as they answer.
 
-    Raises `InvalidOptionError` if it is over more shards than can be kept, or one limit too many.
+    `one`: as it was read. `read`: words of its name that were read in some of the queues. Returns False if other
+    clients have changed any of these: then nothing is stored. Raises `InvalidOptionError` if it is over more shards
+    than can be kept, or one limit too many.
     """
     shards: list[str] = []
     for queue in queues:
@@ -41,38 +52,77 @@ def change(namespace: str, name: str, limit: Limit, queues: Sequence[str]) -> Pl
         raise InvalidOptionError(
             "with", f"makes a limit over {len(shards)} shards", f"the most is {MOST_SHARDS}"
         )
-    others = yield from declared(namespace)
-    if name not in others and len(others) >= _MOST_LIMITS:
+    if not one.words and len((yield from declared(namespace))) >= _MOST_LIMITS:
         raise InvalidOptionError(
             "with",
             f"makes a limit over several queues of {_MOST_LIMITS + 1}",
             f"the most is {_MOST_LIMITS}",
         )
-    now_ms: int = yield server_time()
-    yield commands.declare(namespace, name, words_of(limit, queues, now_ms))
+    adopted: dict[str, str] = {}
+    try:
+        if not (yield from _adopt(namespace, one.name, queues, read, adopted)):
+            return False
+        now_ms: int = yield server_time()
+        words = words_of(limit, queues, now_ms)
+        if not (yield commands.declare(namespace, one.name, one.words, words)):
+            return False
+    except QworkerError:
+        for queue, own in adopted.items():
+            yield from write_limit(QueueKeys(namespace, queue), one.name, own, first_share(own))
+        raise
     yield Brief(announce(namespace, shards), index_write=True)
     balancer = Balancer(namespace)
     for _ in range(_PASSES):
-        balanced = yield from balancer.balance(name)
+        balanced = yield from balancer.balance(one.name)
         if not balanced.unsettled:
             break
         yield Pause(1.2 * REST_MS / 1000)
+    return True
 
 
-def leave(namespace: str, name: str, queue: str) -> Plan[tuple[str, ...]]:
-    """Take a queue out of a limit; without a queue there is no limit. Returns the queues that it is still over.
+def _adopt(
+    namespace: str,
+    name: str,
+    queues: Sequence[str],
+    read: Mapping[str, str],
+    adopted: dict[str, str],
+) -> Plan[bool]:
+    """Make what queues have for themselves shares, so that no client changes it as a limit of one queue any more.
+
+    The limit of the caller's queue becomes that of all, and passes write shares over those of the others: a change that
+    came after that would be lost. Returns False if a queue has no longer what was read. `adopted` collects what each
+    queue had.
+    """
+    for queue in queues:
+        keys = QueueKeys(namespace, queue)
+        words = read.get(queue)
+        if words is None:
+            stored: dict[str, str] = yield stored_limits(keys)
+            words = stored.get(name, "")
+        if share_version(words):
+            continue
+        if not (yield from write_limit(keys, name, first_share(words), words)):
+            return False
+        adopted[queue] = words
+    return True
+
+
+def leave(namespace: str, name: str, queue: str) -> Plan[None]:
+    """Take a queue out of a limit; without a queue there is no limit.
 
     Its shards keep their shares: see `take_away`.
     """
-    one = (yield from declared(namespace)).get(name)
-    if one is None:
-        return ()
-    rest = tuple(each for each in one.queues if each != queue)
-    if rest:
+    for _ in range(ATTEMPTS):
+        one = (yield from declared(namespace)).get(name)
+        if one is None:
+            return
+        rest = tuple(each for each in one.queues if each != queue)
         now_ms: int = yield server_time()
-        yield commands.declare(namespace, name, words_of(one.limit, rest, now_ms))
+        words = words_of(one.limit, rest, now_ms) if rest else ""
+        if (yield commands.declare(namespace, name, one.words, words)):
+            break
     else:
-        yield commands.forget(namespace, [name])
+        raise changed_by_others(name)
     # From now on no pass that read the limit before allots anything of it.
     gone = []
     for field in (yield commands.shared_limits(namespace)):
@@ -81,7 +131,6 @@ def leave(namespace: str, name: str, queue: str) -> Plan[tuple[str, ...]]:
             gone.append(field)
     if gone:
         yield commands.forget(namespace, gone)
-    return rest
 
 
 def take_away(queue: QueueRef, name: str, left_ms: int) -> Plan[None]:
