@@ -55,6 +55,16 @@ def test_options_reach_the_message(run, shop):
     assert (stored.flags["p"], stored.flags["u"], stored.flags["m"]) == ("4", "a b", "9")
 
 
+def test_options_without_a_value_reach_the_message(run, shop):
+    """`--ordered` and `--no-ordered`, `--no-fsync`: the group is one whose messages run one at a time, or not."""
+    ordered = run("send", "emails", "{}", "--group", "acme", "--ordered", "--no-fsync")
+    fair = run("send", "emails", "{}", "--group", "acme", "--no-ordered")
+
+    assert (ordered.code, fair.code) == (0, 0), ordered.err
+    groups = {message.id: message.flags["g"] for message in shop.queue("emails").peek(10)}
+    assert groups[ordered.out.strip()] != groups[fair.out.strip()] == "acme"
+
+
 @pytest.mark.bad_input("body or key: unique key held, another body")
 def test_a_unique_key_that_is_held_sends_nothing(run, shop):
     """The id of the message that holds the key is printed, and a note says so."""

@@ -1,8 +1,9 @@
 """Flags made of an options class, so that command line, environment and file take the same values.
 
-    @flags_of(RunOptions)        --grace TEXT, --procs INTEGER …; collected into `given: dict[str, str]`
+    @flags_of(RunOptions)        --grace TEXT, --procs INTEGER …; collected into `given: dict[str, str | bool]`
 
-Values stay text here: `qworker.config.loading.load` parses them, and names the flag in its errors.
+Values stay text here, but for those of `--name` and `--no-name`: `qworker.config.loading.load` parses them, and names
+the flag in its errors.
 """
 
 from __future__ import annotations

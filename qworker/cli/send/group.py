@@ -75,7 +75,7 @@ class _Sent:
 @flags_of(SendOptions, without=["eta"])
 @json_option
 @click.pass_obj
-def command(session: Session, /, queue: str, given: dict[str, str], **source: Any) -> Output:
+def command(session: Session, /, queue: str, given: dict[str, str | bool], **source: Any) -> Output:
     """Send messages to QUEUE, which is created by its first one. Prints the message id.
 
     BODY is usually JSON in single quotes; `-`, or no BODY in a pipe, reads standard input. Each call to the server
@@ -103,16 +103,16 @@ def command(session: Session, /, queue: str, given: dict[str, str], **source: An
     return _output(queue, sent, time.monotonic() - started)
 
 
-def _options(given: dict[str, str]) -> SendOptions:
+def _options(given: dict[str, str | bool]) -> SendOptions:
     from qworker.config.fields import kinds_of
 
-    kinds = kinds_of(SendOptions)
-    return SendOptions(
-        **{
-            name: kinds[name].parse(text, f"--{name.replace('_', '-')}")
-            for name, text in given.items()
-        }
-    )
+    kinds, checked = kinds_of(SendOptions), dict[str, Any]()
+    for name, value in given.items():
+        kind, flag = kinds[name], f"--{name.replace('_', '-')}"
+        checked[name] = (
+            kind.parse(value, flag) if isinstance(value, str) else kind.check(value, flag)
+        )
+    return SendOptions(**checked)
 
 
 def _maxsize(session: Session, queue: QueueRef) -> int:
