@@ -110,7 +110,9 @@ def queue_metrics() -> str:
 def reaper_metrics() -> str:
     """Write what a reaper exports of itself."""
     registry = CollectorRegistry()
-    ReaperMetrics(registry).server("valkey", "9.1.2", durable=True)
+    metrics = ReaperMetrics(registry)
+    metrics.server("valkey", "9.1.2", durable=True)
+    metrics.memory(0.5)
     # A metric without samples yet does not show its labels; what collects it knows them.
     declared = {
         name: list(getattr(collector, "_labelnames", ()))

@@ -52,6 +52,7 @@ class ReaperMetrics:
         self._registry = registry
         self._durable: Gauge | None = None
         self._server: Gauge | None = None
+        self._memory: Gauge | None = None
         export_version(registry)
 
     def passed(self, tick: Tick | None, scheduled: Iterable[tuple[str, str]] = ()) -> None:
@@ -87,6 +88,22 @@ class ReaperMetrics:
                 registry=self._registry,
             )
         self._durable.set(durable)
+
+    def memory(self, ratio: float | None) -> None:
+        """Export the used share of the server's maxmemory; None if it has no limit, or does not say."""
+        if ratio is None:
+            if self._memory is not None:
+                self._registry.unregister(self._memory)
+                self._memory = None
+            return
+        if self._memory is None:
+            self._memory = Gauge(
+                "qworker_server_memory_ratio",
+                "Used share of maxmemory, of the fullest node; from 1 on, sends are refused. "
+                "Not exported without maxmemory.",
+                registry=self._registry,
+            )
+        self._memory.set(ratio)
 
 
 def export_version(registry: CollectorRegistry) -> None:

@@ -18,6 +18,7 @@ from qworker.client.execute.sync import Client
 from qworker.daemon.durability import Durability, Grade, inspect_server
 from qworker.daemon.gauges import MAX_QUEUES, QueueCollector
 from qworker.daemon.loop import ReaperLoop
+from qworker.daemon.memory import NEARLY_FULL, read_memory
 from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.options import DaemonOptions, check_tick
 from qworker.daemon.preloading import Preloader
@@ -37,6 +38,8 @@ _log = structlog.get_logger(__name__)
 _DEAD_AFTER_S: Final = 15.0
 #: Seconds between two checks of the server's settings.
 _INSPECT_EVERY_S: Final = 600.0
+#: Seconds between two looks at the server's memory.
+_MEMORY_EVERY_S: Final = 15.0
 #: Seconds that the thread has to end its script.
 _STOP_S: Final = 0.8
 #: Seconds after which a silent server counts as not serving; it is asked twice.
@@ -88,6 +91,8 @@ class EmbeddedReaper:
         self._preloader = Preloader(client)
         self._inspect_at = 0.0
         self._check_ticks_at = 0.0
+        self._memory_at = 0.0
+        self._nearly_full = False
         self._loop = ReaperLoop(
             self.reaper,
             before=None if durability == "off" else self._inspect,
@@ -157,6 +162,9 @@ class EmbeddedReaper:
                 self._inspect()
             except QworkerError as error:
                 _log.info("durability_unread", problem=str(error))
+        if tick is not None and time.monotonic() >= self._memory_at:
+            self._memory_at = time.monotonic() + _MEMORY_EVERY_S
+            self._check_memory()
         if tick is not None:
             try:
                 self._preloader.keep()
@@ -167,6 +175,26 @@ class EmbeddedReaper:
             self._check_ticks()
         if self._on_pass is not None:
             self._on_pass(tick)
+
+    def _check_memory(self) -> None:
+        """Export how full the fullest server is, and log when one becomes nearly full."""
+        limited = [
+            use
+            for use in read_memory(self._client, within_s=_READY_WITHIN_S)
+            if use.ratio is not None
+        ]
+        fullest = max(limited, key=lambda use: use.ratio or 0.0, default=None)
+        ratio = None if fullest is None else fullest.ratio
+        self.metrics.memory(ratio)
+        before, self._nearly_full = self._nearly_full, (ratio or 0.0) >= NEARLY_FULL
+        if fullest is not None and self._nearly_full and not before:
+            _log.warning(
+                "server_nearly_full",
+                server=str(fullest.node),
+                used_bytes=fullest.used_bytes,
+                limit_bytes=fullest.limit_bytes,
+                next_step="drain queues, drop dead letters, or raise maxmemory: a full server refuses sends",
+            )
 
     def _check_ticks(self) -> None:
         """Warn of queues whose visibility is short for a tick that is longer than the default."""

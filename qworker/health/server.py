@@ -8,7 +8,6 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.namespace.workers import read_reapers, read_workers
-from qworker.engine.raw import server_info
 from qworker.errors import QworkerError
 from qworker.formats import count, size, span
 from qworker.health.finding import LONG_RUN_S, Finding, Status, listed
@@ -18,14 +17,13 @@ from qworker.health.schedules import check_schedules
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
+    from qworker.daemon.memory import MemoryUse
     from qworker.health.access import NamespaceAccess
 
 __all__ = ["examine"]
 
 _SLOW_MS: Final = 50.0
 _SKEW_S: Final = 2.0
-#: Share of maxmemory from which a server counts as nearly full.
-_NEARLY_FULL: Final = 0.9
 
 
 def examine(access: NamespaceAccess) -> Iterator[Finding]:
@@ -128,27 +126,29 @@ def _durability(access: NamespaceAccess) -> Iterator[Finding]:
 
 
 def _memory(access: NamespaceAccess) -> Iterator[Finding]:
-    nodes = access.client.factory.masters()
-    for node in nodes:
-        try:
-            info = access.client.execute(server_info("memory", node=node))
-        except QworkerError:
-            continue  # Forbidden by the ACL; durability reports that.
-        yield _memory_of(info, f" at {node}" if len(nodes) > 1 else "")
+    from qworker.daemon.memory import read_memory
+
+    nodes = read_memory(access.client)
+    for use in nodes:
+        yield _memory_of(use, f" at {use.node}" if len(nodes) > 1 else "")
 
 
-def _memory_of(info: dict[str, str], at_node: str) -> Finding:
-    used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
-    if not limit:
-        return Finding("memory", Status.OK, f"{size(used)} used{at_node}, without a limit")
-    text = f"{size(used)} of {size(limit)} used{at_node} ({used / limit:.0%})"
-    if used < _NEARLY_FULL * limit:
+def _memory_of(use: MemoryUse, at_node: str) -> Finding:
+    from qworker.daemon.memory import NEARLY_FULL
+
+    if use.ratio is None:
+        return Finding(
+            "memory", Status.OK, f"{size(use.used_bytes)} used{at_node}, without a limit"
+        )
+    text = f"{size(use.used_bytes)} of {size(use.limit_bytes)} used{at_node} ({use.ratio:.0%})"
+    if use.ratio < NEARLY_FULL:
         return Finding("memory", Status.OK, text)
+    refused = f"; it has refused {count(use.refused, 'call')}" if use.refused else ""
     return Finding(
         "memory",
-        Status.PROBLEM if used >= limit else Status.WARNING,
-        f"{text}: a full server refuses sends",
-        "add workers to drain the queues (qworker queue ls), or raise maxmemory",
+        Status.PROBLEM if use.full else Status.WARNING,
+        f"{text}: a full server refuses sends{refused}",
+        "add workers to drain the queues (qworker queue ls), drop dead letters (qworker dead ls), or raise maxmemory",
     )
 
 

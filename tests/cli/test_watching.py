@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from qworker.app.schedule import cron
 from qworker.client.execute.sync import Client
 from qworker.client.namespace.owners import note_owner
 from qworker.client.namespace.workers import Worker
+from qworker.client.queue import Queue
 from qworker.consumer.supervisor.operators.presence import WorkerPresence
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedules import register
 from qworker.engine.options import QueueAttributes
 from qworker.engine.settle import Outcomes, settle
+from qworker.errors import OutOfMemoryError
 from qworker.health.finding import Status
 from qworker.health.server import _long_runs
 from qworker.store.connections import ConnectionFactory
@@ -589,6 +593,32 @@ def test_doctor_ends_at_a_replica(bare):
         "is a replica of 127.0.0.1:1: it refuses sends, receives and acks"
     )
     assert finding["fix"].startswith("put the master into the URL")
+
+
+@pytest.mark.bad_input("server: out of memory")
+def test_doctor_of_a_server_that_refuses_sends_finds_a_problem(bare):
+    """Between two refused sends it uses a little less than its limit: it has refused calls, so it is full."""
+    with servers.start("valkey", "--appendonly", "yes") as server:
+        redis = server.redis()
+        with Client(ConnectionFactory(server.url)) as client:
+            queue = Queue(client, "x", "q")
+            queue.send("first")  # loads the scripts that the next ones use
+            environ = {"QWORKER_URL": server.url, "QWORKER_NAMESPACE": "x"}
+            bare("doctor", env=environ)
+            redis.config_set("maxmemory", int(redis.info("memory")["used_memory"]) + 500_000)
+            with pytest.raises(OutOfMemoryError):
+                any(queue.send("x" * 20_000) == "" for _ in range(100))
+            used = int(redis.info("memory")["used_memory"])
+            redis.config_set("maxmemory", used + used // 200)
+        found = findings_of(bare("doctor", "--json", env=environ))
+
+    memory = found["memory"]
+    assert memory["status"] == "problem"
+    assert re.fullmatch(
+        r".* MiB used \((100|9.)%\): a full server refuses sends; it has refused 1 call",
+        memory["text"],
+    ), memory["text"]
+    assert "drop dead letters" in memory["fix"]
 
 
 @pytest.mark.bad_input("server: out of memory")

@@ -380,6 +380,7 @@ def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) 
     metrics.server("valkey", "9.1.2", None)
     assert "qworker_server_durable" not in scrape()
     metrics.server("redis", "8.0", durable=False)
+    metrics.memory(0.95)
     figures = scrape()
     assert figures["qworker_reaper_ticks_total"] == 1
     assert figures["qworker_reaper_tick_errors_total"] == 1
@@ -389,6 +390,9 @@ def test_tells_how_the_reaper_does(registry: CollectorRegistry, scrape: Scrape) 
     assert figures['qworker_reaper_tick_seconds_bucket{le="0.005"}'] == 1
     assert figures['qworker_schedules_fired_total{queue="a",task="sweep"}'] == 2
     assert figures["qworker_server_durable"] == 0
+    assert figures["qworker_server_memory_ratio"] == 0.95
+    metrics.memory(None)
+    assert "qworker_server_memory_ratio" not in scrape()
     metrics.passed(Tick(queues=1))
     assert scrape()["qworker_reaper_broken_queues"] == 0
     infos = [name for name in figures if name.startswith("qworker_server_info")]
@@ -439,6 +443,7 @@ PUBLISHED = {
     "qworker_reaper_broken_queues": ("gauge", set()),
     "qworker_schedules_fired": ("counter", TASK),
     "qworker_server_durable": ("gauge", set()),
+    "qworker_server_memory_ratio": ("gauge", set()),
     "qworker_server_info": ("gauge", {"engine", "version"}),
     "qworker_build_info": ("gauge", {"version"}),
 }
@@ -456,6 +461,7 @@ def test_names_kinds_and_labels_are_the_published_ones(
     registry.register(QueueCollector(client, queues_of(queue)))
     metrics = ReaperMetrics(registry)
     metrics.server("valkey", "9", durable=True)
+    metrics.memory(0.5)
     tick = Tick(queues=1)
     tick.fire("a", "t")
     metrics.passed(tick, {("a", "t"), ("a", "not yet")})

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from qworker.client.execute.sync import Client
 from qworker.daemon import thread
@@ -62,6 +63,28 @@ def test_tells_when_no_pass_is_made(
     assert not reaper.stop(within_s=0.01)
     over.set()
     until(lambda: not reaper.alive)
+
+
+@pytest.mark.bad_input("server: out of memory")
+def test_tells_how_full_the_server_is(namespace: str, logs: list[dict[str, object]]) -> None:
+    """The metric has the used share of maxmemory, and the log says when that comes to nine tenths, once."""
+    with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
+        registry, passes = CollectorRegistry(), list[Tick | None]()
+        reaper = EmbeddedReaper(client, namespace, registry=registry, on_pass=passes.append)
+        reaper._passed(reaper.reaper.tick())
+        roomy = registry.get_sample_value("qworker_server_memory_ratio")
+        server.redis().config_set("maxmemory", int(server.redis().info("memory")["used_memory"]))
+        for _ in range(2):
+            reaper._memory_at = 0.0
+            reaper._passed(reaper.reaper.tick())
+        ratio = registry.get_sample_value("qworker_server_memory_ratio")
+        reaper.stop()
+    assert roomy is not None
+    assert ratio is not None
+    assert roomy < 0.1
+    assert ratio > 0.9
+    (logged,) = [event for event in logs if event["event"] == "server_nearly_full"]
+    assert "drop dead letters" in str(logged["next_step"])
 
 
 def test_a_stop_during_a_pass_is_not_kept_waiting(

@@ -99,6 +99,7 @@ def reaper_families() -> Iterator[Family]:
     registry = CollectorRegistry()
     metrics, tick = ReaperMetrics(registry), Tick(queues=len(TASKS))
     metrics.server("valkey", "9.1.2", durable=True)
+    metrics.memory(0.5)
     for queue, task in TASKS.items():
         tick.fire(queue, task)
     metrics.passed(tick)
