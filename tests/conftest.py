@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import tomllib
 import uuid
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
@@ -226,18 +227,65 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xfail(reason=f"quarantine: {reason}", strict=False))
 
 
+#: Deletes the keys in namespaces of tests.
+_FORGET: Final = """
+local cursor = '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'MATCH', ARGV[1], 'COUNT', 10000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end
+until cursor == '0'
+"""
+
+
+class _Shared:
+    """A server shared by the tests of this process, and a connection that makes it forget those of a file."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.redis = None if _ELSEWHERE else ConnectionFactory(url).redis()
+
+    def forget(self) -> None:
+        """Delete the keys of tests that have ended: others would read them in each walk through all keys."""
+        if self.redis is not None:
+            self.redis.eval(_FORGET, 0, "t" + 12 * "[0-9a-f]" + ":*")
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self.redis is not None:
+            self.redis.close()
+
+
 @pytest.fixture(scope="session")
-def store_url() -> Iterator[str]:
+def _shared() -> dict[str, _Shared]:
+    """The servers that tests of this process share, by engine, while they run."""
+    return {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keys_end_with_their_file(_shared: dict[str, _Shared]) -> Iterator[None]:
+    """Keep a shared server small: hundreds of files leave ten thousands of keys."""
+    yield
+    for server in _shared.values():
+        server.forget()
+
+
+@pytest.fixture(scope="session")
+def store_url(_shared: dict[str, _Shared]) -> Iterator[str]:
     """The URL of a Valkey shared by the tests of this process."""
     with shared("valkey") as url:
+        _shared["valkey"] = _Shared(url)
         yield url
+        _shared.pop("valkey").close()
 
 
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
+def redis_url(_shared: dict[str, _Shared]) -> Iterator[str]:
     """The URL of a Redis shared by the tests of this process."""
     with shared("redis") as url:
+        _shared["redis"] = _Shared(url)
         yield url
+        _shared.pop("redis").close()
 
 
 @pytest.fixture(scope="session", params=["valkey", "redis"])
@@ -252,6 +300,16 @@ def client(store_url: str) -> Iterator[Client]:
     """A client of the shared server."""
     with Client(ConnectionFactory(store_url), give_up_s=20) as client:
         yield client
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _project_file_parsed_once() -> Iterator[None]:
+    """Parse the file of this project once: every app looks for its options there, which costs as much as ten calls."""
+    text = Path(__file__).parents[1].joinpath("pyproject.toml").read_text("utf-8")
+    parse, parsed = tomllib.loads, tomllib.loads(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tomllib, "loads", lambda read: {**parsed} if read == text else parse(read))
+        yield
 
 
 @pytest.fixture(autouse=True)

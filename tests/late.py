@@ -37,6 +37,7 @@ _LEFT_OUT: Final = "not slow"
 #: The versions with which this was tried, by their beginnings.
 TRIED: Final = {"pytest": ("9.1.",), "pytest-xdist": ("3.8.",)}
 
+_WANTED: Final = pytest.StashKey[bool]()
 #: Whether a test is told in one message.
 _BRIEF: Final = pytest.StashKey[bool]()
 
@@ -48,6 +49,12 @@ def quick(config: pytest.Config) -> bool:
 
 def wanted(config: pytest.Config) -> bool:
     """Whether several processes collect late: a run that leaves tests out, and chooses none, in versions tried."""
+    if _WANTED not in config.stash:  # asked for each file
+        config.stash[_WANTED] = _wanted(config)
+    return config.stash[_WANTED]
+
+
+def _wanted(config: pytest.Config) -> bool:
     words = config.option.markexpr.split(" and ")
     return (
         quick(config)

@@ -311,14 +311,15 @@ def test_queues_are_read_fifty_in_a_trip(
 ) -> None:
     """Ten thousand queues were ten thousand trips; one that cannot be read costs one more, and its own figures only."""
     queues = [QueueKeys(namespace, f"q{number:03}") for number in range(250)]
-    with client.factory.redis() as redis:
+    with client.factory.redis() as redis, redis.pipeline(transaction=False) as trip:
         for keys in queues:
-            redis.hset(keys.stats, mapping={"sent": 3})
-            redis.hset(keys.meta, mapping={"journal": "all", "journal_cap": 1000})
-            redis.hset(keys.readers, "spark", "0-0 5")
-        redis.set(queues[7].dead, "x")
-        redis.delete(queues[8].readers)
-        redis.set(queues[8].readers, "x")
+            trip.hset(keys.stats, mapping={"sent": 3})
+            trip.hset(keys.meta, mapping={"journal": "all", "journal_cap": 1000})
+            trip.hset(keys.readers, "spark", "0-0 5")
+        trip.set(queues[7].dead, "x")
+        trip.delete(queues[8].readers)
+        trip.set(queues[8].readers, "x")
+        trip.execute()
     registry.register(QueueCollector(client, lambda: queues))
     client.execute(inspect(queues[0]))  # the script is loaded, and connected to
     trips = count_trips(client, monkeypatch)

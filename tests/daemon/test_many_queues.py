@@ -22,9 +22,11 @@ def crowd() -> Iterator[Callable[[str], Drive]]:
     """Opens queues on a separate server that has many others, all idle."""
     with servers.start("valkey") as server, server.redis() as redis:
         names = [f"q{number:04}" for number in range(MANY)]
-        redis.hset(queues_key("t"), mapping=dict.fromkeys(names, 1))
-        for name in names:
-            redis.hset(QueueKeys("t", name).meta, "test", "1")
+        with redis.pipeline(transaction=False) as trip:
+            trip.hset(queues_key("t"), mapping=dict.fromkeys(names, 1))
+            for name in names:
+                trip.hset(QueueKeys("t", name).meta, "test", "1")
+            trip.execute()
         opened: list[Drive] = []
 
         def opening(name: str) -> Drive:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,14 @@ FILES = sorted(p for p in KUBERNETES.rglob("*.yaml") if p.name != "kustomization
 CUSTOM = {"ServiceMonitor", "ScaledObject"}
 
 
-def documents() -> list[dict[str, Any]]:
+@cache
+def _parsed() -> list[dict[str, Any]]:
+    """All documents; to parse them takes longer than any test that looks at them."""
     return [document for path in FILES for document in yaml.safe_load_all(path.read_text())]
+
+
+def documents() -> list[dict[str, Any]]:
+    return deepcopy(_parsed())
 
 
 def the(kind: str, name: str) -> dict[str, Any]:

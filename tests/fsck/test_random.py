@@ -166,9 +166,9 @@ def test_repaired_damage_is_gone_and_nothing_readable_with_it(
         _live(drive, steps_)
         for harm in harms_:
             _harm(drive, harm)
-        known = bodies(drive)
+        known = bodies(drive.state())
         checked(drive, repair=True)
-        assert set(bodies(drive)) >= set(known)
+        assert set(bodies(drive.state())) >= set(known)
         _invariants(drive)
         assert checked(drive) == []
     finally:

@@ -141,6 +141,14 @@ class Drive:
         """Call a script with raw arguments; its raw reply, bytes as text."""
         return self.run(Command(load_script(script), tuple(keys), args, _as_text))
 
+    def call_each(self, script: str, calls: Iterable[tuple[Sequence[str], Sequence[Word]]]) -> Any:
+        """Call a script with keys and words after keys and words, in one trip; their raw replies."""
+        made = [
+            Command(load_script(script), tuple(keys), tuple(words), _as_text)
+            for keys, words in calls
+        ]
+        return self.client.execute_each(made, give_up_s=5)
+
     def send(
         self,
         *ids: str,

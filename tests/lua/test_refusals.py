@@ -38,7 +38,7 @@ def scripts(declared: str) -> list[str]:
 def refused_of(drive: Drive, script: str, *calls: Call) -> list[list[Word]]:
     """The replies of calls that change nothing, alone or together."""
     before = drive.state()
-    replies = [drive.call(script, call.keys, *call.words) for call in calls]
+    replies: list[list[Word]] = drive.call_each(script, [(call.keys, call.words) for call in calls])
     assert drive.state() == before, calls
     return replies
 
