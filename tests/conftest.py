@@ -28,6 +28,7 @@ from qworker.client.execute.sync import Client
 from qworker.store.connections import ConnectionFactory
 from tests import late
 from tests.late import pytest_pycollect_makemodule, pytest_runtest_protocol  # noqa: F401 - hooks
+from tests.quickness import pytest_runtest_call  # noqa: F401 - hook
 from tests.servers import engines
 from tests.topologies.servers import shared
 

@@ -47,15 +47,19 @@ def test_end(loose): pass
 
 
 def run(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, hooks: str, files: dict[str, str]
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    hooks: str,
+    files: dict[str, str],
+    marked: str = "not slow",
 ) -> pytest.RunResult:
-    """Run the quick tests of files in two processes."""
+    """Run the tests of files that are marked so in two processes."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nmarkers =\n    slow: x\naddopts = --dist loadgroup")
     pytester.makeconftest(hooks)
     pytester.makepyfile(**{name: SAYS + text for name, text in files.items()})
-    words = ("-p", "xdist", "-n", "2", "-m", "not slow", "-rA")
+    words = ("-p", "xdist", "-n", "2", "-m", marked, "-rA")
     return pytester.run(sys.executable, "-m", "pytest", *words)
 
 
@@ -102,3 +106,29 @@ def test_with_a_version_that_was_not_tried_each_process_collects_all(
     assert ran.parseoutcomes() == {"passed": 8, "failed": 1, "errors": 1, "skipped": 1}
     imported = (pytester.path / "imports").read_text().splitlines()
     assert sorted(imported) == sorted(2 * [Path(name).name for name in files])
+
+
+def test_a_quick_test_that_computes_for_long_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the CPU time of its process: a test that waits is none of these, and neither is one in another run."""
+    hooks = """
+from tests import quickness
+from tests.quickness import pytest_runtest_call
+
+quickness.MOST_S = 0.2
+"""
+    tests = """
+import time
+def test_wait(): time.sleep(0.3)
+def test_work():
+    end = time.process_time() + 0.3
+    while time.process_time() < end: pass
+"""
+    ran = run(pytester, monkeypatch, hooks, {"test_long": tests})
+    assert ran.parseoutcomes() == {"passed": 1, "failed": 1}
+    ran.stdout.fnmatch_lines(
+        ["_* test_work _*", "took 0.* s of CPU: make it cheaper, or mark it slow"]
+    )
+    everything = run(pytester, monkeypatch, hooks, {"test_long": tests}, "not slower")
+    assert everything.parseoutcomes() == {"passed": 2}

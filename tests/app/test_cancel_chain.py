@@ -315,6 +315,7 @@ def trips_of(plan: Plan[Any], app: QWorker) -> tuple[Any, int]:
     return app.client.run(counted()), trips
 
 
+@pytest.mark.slow
 def test_the_search_through_all_queues_takes_as_many_trips_as_through_a_few(app: QWorker) -> None:
     """A chain in the last queue; one that is not there is not searched for twice while nothing moves."""
     steps, trips = Steps(app, "y", "z"), []

@@ -175,6 +175,7 @@ def test_a_first_limit_finds_more_running_than_a_call_counts(
     assert is_sound(app)
 
 
+@pytest.mark.slow
 def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> None:
     """Thousands of groups with a message each do not hide those with many, and these say what they wait for."""
     queue = app.queue("crowd")

@@ -165,6 +165,7 @@ class Verbs:
 
 
 @pytest.mark.parametrize("number", range(examples(15)))
+@pytest.mark.slow
 def test_whatever_happens_no_slot_and_no_place_is_left(app: QWorker, number: int) -> None:
     """fsck finds nothing at any time, and everything that waits runs once its limits are gone."""
     rng = random.Random(f"groups {number}")

@@ -69,6 +69,7 @@ def test_a_removed_queue_leaves_the_index_of_a_reaper_that_was_reading(app: QWor
     assert keys_of(app) == []
 
 
+@pytest.mark.slow
 def test_a_receive_during_a_removal_leaves_nothing_behind(app: QWorker) -> None:
     """Between any two steps of a removal: no lease is left without a deadline, and a late ack moves no counter."""
     for stop in range(30):

@@ -109,6 +109,7 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.slow
 def test_settles_are_repeated_in_few_trips_however_often_connections_break(
     server: Restarted, namespace: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,6 +167,7 @@ class Roles:
         self.factory = ConnectionFactory(server.url)
 
 
+@pytest.mark.slow
 def test_a_caller_that_may_not_load_waits_for_the_daemon(server, namespace):
     """It gives up with an error that names the next step; once a daemon or a deploy loads them, it continues."""
     roles = Roles(server, namespace)

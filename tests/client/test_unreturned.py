@@ -114,6 +114,7 @@ def test_a_lease_that_the_first_sending_of_a_receive_makes_later_is_given_back(
             assert not far.client.unreturned
 
 
+@pytest.mark.slow
 def test_many_cancelled_receives_give_back_each_lease_a_few_times(namespace: str) -> None:
     """Not every one of them all leases: the calls grow with the leases, not with their square."""
 

@@ -188,6 +188,7 @@ def test_what_others_push_is_found_beside_queues_that_may_not_be_read(
         keep_within(2 + promised_s(some.rtt_s), found_s)
 
 
+@pytest.mark.slow
 def test_idle_queues_cost_next_to_nothing(server: Server, namespace: str) -> None:
     """An idle worker looks at all of its queues in one call every two seconds, ten queues in a command."""
     with crowd(server, namespace, queues=100) as some, some.worker():

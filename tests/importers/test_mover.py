@@ -182,6 +182,7 @@ def test_busy_producer_does_not_keep_it_running(source: Rsmq, shop: Any, ours: Q
     assert moved.stored == len(BODIES)
 
 
+@pytest.mark.slow
 def test_large_messages_go_in_calls_of_few_bytes(other: Any, shop: Any, move: Any) -> None:
     """A call blocks the server while it stores its messages."""
     add_rsmq(other.redis, "texts", [b"x" * 3_000_000] * 5)

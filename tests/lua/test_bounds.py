@@ -406,6 +406,7 @@ def test_promote_continues_after_a_large_body(drive: Drive) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_inspect_reads_a_mebibyte(drive: Drive) -> None:
     """Of large messages only the first is read for its age, whatever else there is; the sizes are complete."""
     for level in (0, 5):

@@ -124,6 +124,7 @@ def test_a_batch_with_a_journal(counter: Counter, namespace: str, mode: str) -> 
         assert all(each <= most for each, most in zip(one, allowed, strict=True)), taken
 
 
+@pytest.mark.slow
 def test_batches_of_groups(counter: Counter, namespace: str) -> None:
     """A hundred at a time, of a hundred groups and of few: their receive, and their ack."""
     spreads = {
@@ -179,6 +180,7 @@ def test_a_member_alone(counter: Counter, namespace: str) -> None:
             assert all(each <= most for each, most in zip(one, allowed, strict=True)), taken
 
 
+@pytest.mark.slow
 def test_the_first_limit(counter: Counter, namespace: str) -> None:
     """Of 1,500 messages in flight each call counts a part, or lets as many groups look at the limit."""
     keys = QueueKeys(namespace, "q")

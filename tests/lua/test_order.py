@@ -252,6 +252,7 @@ def test_passed_messages_stay_where_a_user_may_not_push() -> None:
         assert len(drive.held(f"{drive.keys.lease_prefix}{last}")) == 2
 
 
+@pytest.mark.slow
 def test_reap_leaves_leases_that_would_have_to_pass_too_many(
     drive: Drive, expired: Callable[[list[int]], list[str]]
 ) -> None:

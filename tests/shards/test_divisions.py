@@ -161,6 +161,7 @@ def test_shards_have_their_attributes_before_workers_hear_of_them(app: QWorker) 
 
 @pytest.mark.parametrize("words", ["c=2", ""], ids=["changed", "removed"])
 @pytest.mark.parametrize("first", ["division", "limit"])
+@pytest.mark.slow
 def test_limits_that_change_beside_a_division_hold_in_all_shards(
     app: QWorker, first: str, words: str
 ) -> None:

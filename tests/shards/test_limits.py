@@ -306,6 +306,7 @@ def test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards(
 
 
 @pytest.mark.parametrize("first", ["the division", "the leave"])
+@pytest.mark.slow
 def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
     app: QWorker, first: str
 ) -> None:

@@ -22,6 +22,7 @@ def lines_of(*statements: str) -> list[Any]:
     return [json.loads(line) for line in ran.stderr.splitlines()]
 
 
+@pytest.mark.slow
 def test_structlog_is_configured_when_it_is_imported() -> None:
     """An app that imports it and logs at once writes lines like all others."""
     (line,) = lines_of("import structlog", "structlog.get_logger().info('seen', n=1)")
@@ -29,6 +30,7 @@ def test_structlog_is_configured_when_it_is_imported() -> None:
     assert (line["event"], line["level"], line["n"]) == ("seen", "info", 1)
 
 
+@pytest.mark.slow
 def test_a_record_of_logging_is_a_line_like_others_before_any_of_structlog() -> None:
     """The first record has structlog imported; levels apply to it."""
     lines = lines_of(
@@ -69,6 +71,7 @@ def test_the_apps_own_configuration_stays() -> None:
     assert lines == [{"own": "seen"}]
 
 
+@pytest.mark.slow
 def test_of_two_configurations_before_the_import_the_later_one_counts() -> None:
     """As if structlog had been imported before them."""
     lines = lines_of(
@@ -81,6 +84,7 @@ def test_of_two_configurations_before_the_import_the_later_one_counts() -> None:
     assert [line["event"] for line in lines] == ["seen"]
 
 
+@pytest.mark.slow
 def test_an_import_that_fails_is_tried_again() -> None:
     """A call waits for the import that succeeds."""
     lines = lines_of(
@@ -111,6 +115,7 @@ def test_a_package_that_is_missing_stays_missing() -> None:
     assert called == ["json"]
 
 
+@pytest.mark.slow
 def test_our_processes_log_without_rich_and_apps_may_import_it() -> None:
     """It takes four fifths of the time of the first line; another thread that imports it meanwhile is not disturbed."""
     lines = lines_of(
@@ -121,6 +126,7 @@ def test_our_processes_log_without_rich_and_apps_may_import_it() -> None:
     assert [line["event"] for line in lines] == ["seen"]
 
 
+@pytest.mark.slow
 def test_an_app_may_have_tracebacks_of_rich_after_our_first_line() -> None:
     """It names them in a handler, when structlog is there already: the first traceback imports rich."""
     lines = lines_of(
@@ -143,6 +149,7 @@ def test_an_app_may_have_tracebacks_of_rich_after_our_first_line() -> None:
     assert [line["event"] for line in lines] == ["seen"]
 
 
+@pytest.mark.slow
 def test_a_package_is_left_out_in_one_thread_and_meanwhile() -> None:
     """Others import it at the same time."""
     code = """
