@@ -189,6 +189,21 @@ def test_a_discarded_or_cancelled_step_ends_the_wait(app: QWorker) -> None:
         cancelled.result("10s")
 
 
+def test_a_step_of_an_app_on_another_server_waits_on_that_of_the_chain(app: QWorker) -> None:
+    """It is ready there, where `doctor` sees that no worker receives it; one that does continues the chain."""
+    far = QWorker(app.namespace, url="redis://127.0.0.1:1")
+    handle = chain(tasks(app)[0].call("http"), tasks(far, *["far"] * 3)[1].then()).start()
+    drain(app)
+    assert [message.task for message in app.queue("far").peek()] == ["parse"]
+    with pytest.raises(ResultTimeoutError):
+        handle.result("10ms")
+    near = QWorker(app.namespace, url=app.url)
+    tasks(near, *["far"] * 3)
+    drain(near)
+    assert handle.result("1s") == 7
+    near.close()
+
+
 def test_the_failure_of_a_dropped_step_stands(app: QWorker) -> None:
     """A dead letter that is dropped cannot be redriven; the wait has its reason all the same."""
     fetch, _, store = tasks(app, "a", "b", "c")
