@@ -112,7 +112,7 @@ def set_limit(
     Returns the next cursor, "0" at the end. It is `COUNTING` before the first limits of a queue are stored: each such
     call counts a part of what is in flight; make it again. None, with nothing stored, if those of the name are not
     `before`, the words that the caller has read; without `before` if they are a share of a limit over several queues.
-    Raises `TooManyLimitsError`.
+    Raises `TooManyLimitsError`, and with `before` `QueueNotFoundError` if the queue has been removed.
     """
 
     def decode(reply: Any) -> str | None:

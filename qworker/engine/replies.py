@@ -14,6 +14,7 @@ from qworker.errors import (
     LeaseUsedError,
     QueueExistsError,
     QueueFullError,
+    QueueNotFoundError,
     QueuePausedError,
     ShardDrainingError,
     TooLateError,
@@ -45,8 +46,8 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
     """Return the reply of a script that did its work, or raise the error of its refusal.
 
     Raises `BrokenQueueError`, `QueuePausedError`, `QueueFullError`, `ShardDrainingError`, `QueueExistsError`,
-    `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, `GroupFullError`, `TooManyLimitsError`,
-    and `InvalidOptionError` for an argument that this library never sends.
+    `QueueNotFoundError`, `GhostSendError`, `LeaseUsedError`, `TooLateError`, `BodyTooLargeError`, `GroupFullError`,
+    `TooManyLimitsError`, and `InvalidOptionError` for an argument that this library never sends.
     """
     code = reply[0]
     if code in (b"OK", b"DUPLICATE"):
@@ -68,6 +69,8 @@ def accepted(reply: Any, queue: str, lane: str = "", sequence: int = 0) -> list[
         case ["RESHARD", written]:
             mark = ReshardMark.parse(str(written).encode())
             raise ShardDrainingError(queue, mark.active, mark.epoch)
+        case ["GONE"]:
+            raise QueueNotFoundError(queue)
         case ["EXISTS"]:
             raise QueueExistsError(queue)
         case ["GHOST"]:

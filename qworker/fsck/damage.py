@@ -31,6 +31,7 @@ class DamageKind(Enum):
     UNIQUE = "unique key"
     GROUP = "group"
     LIMIT = "limit"
+    LONE_LIMIT = "limit without queue"
     SHARE = "share"
     RUN = "lost run"
     CALLS = "group of calls"
@@ -82,6 +83,9 @@ REMEDIES: Final = {
     DamageKind.UNIQUE: Remedy("free the key"),
     DamageKind.GROUP: Remedy("count its slots and seat its messages again"),
     DamageKind.LIMIT: Remedy("write that of the first shard", "qworker limit ls QUEUE"),
+    DamageKind.LONE_LIMIT: Remedy(
+        "create the queue, so that tools show it", "qworker queue rm QUEUE, if you had removed it"
+    ),
     DamageKind.SHARE: Remedy(
         "divide its limit again, remove the share, or make it the limit of its queue again",
         "qworker limit ls QUEUE",

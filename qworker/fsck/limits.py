@@ -1,6 +1,7 @@
-"""Limits of divided queues: whether all shards of a queue have those of its first one.
+"""Limits: whether their queue exists, and whether all shards of a divided queue have those of its first one.
 
 A client writes a limit shard by shard. If it dies in between, the others keep what they had until it is set again.
+Clients of earlier versions also wrote limits of queues that did not exist, or had just been removed.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.manage.limit import Limit, share_version
 from qworker.client.manage.limit_writes import write_limit
+from qworker.client.namespace.queues import existing
+from qworker.engine.attributes import configure
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shards import read_shards
 from qworker.errors import ServerError, server_refused
 from qworker.fsck.damage import Damage, DamageKind
+from qworker.fsck.reading import ask
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -34,7 +38,8 @@ Differences = dict[tuple[str, str], tuple[str, str]]
 def check_limits(
     client: Client, namespace: str, shards: Collection[str], *, repair: bool
 ) -> Iterator[Damage | str]:
-    """Compare the limits of shards with those of the first one; yields a text if that could not be done."""
+    """Check that limits have a queue, and compare those of shards; yields a text if that could not be done."""
+    yield from _without_queue(client, namespace, shards, repair=repair)
     try:
         found = _differences(client, namespace, shards)
         if not found:
@@ -52,6 +57,21 @@ def check_limits(
             client.run(write_limit(QueueKeys(namespace, shard), name, first))
         problem = f"it has {_text(has)}, and the first shard {_text(first)}"
         yield Damage(shard, DamageKind.LIMIT, f"limit {name}", problem, repair)
+
+
+def _without_queue(
+    client: Client, namespace: str, shards: Collection[str], *, repair: bool
+) -> Iterator[Damage]:
+    names = sorted(name for name, number in map(split_shard_name, shards) if not number)
+    there = client.run(existing(namespace, names))
+    for name in names:
+        keys = QueueKeys(namespace, name)
+        if name in there or not ask(client, "EXISTS", keys.limits):
+            continue
+        if repair:
+            client.execute(configure(keys, {}))
+        text = "it applies to a queue that does not exist, or was removed"
+        yield Damage(name, DamageKind.LONE_LIMIT, "limits", text, repair)
 
 
 def _differences(client: Client, namespace: str, shards: Collection[str]) -> Differences:

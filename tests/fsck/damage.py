@@ -238,6 +238,13 @@ DAMAGES: dict[str, tuple[Callable[[Drive], object], list[DamageKind]]] = {
         ),
         [DamageKind.LIMIT],
     ),
+    "a limit of a queue that is gone": (
+        lambda d: (
+            d.redis.hset(f"{d.base.partition('{')[0]}{{gone}}:limits", "acme/*", "c=3"),
+            d.redis.hset(queues_key(d.base.partition(":")[0]), "gone", 1),
+        ),
+        [DamageKind.LONE_LIMIT],
+    ),
     "a share of a limit that was not set": (
         lambda d: d.redis.hset(d.keys.limits, "api/", "c=0 s=5"),
         [DamageKind.SHARE],

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from qworker.engine.groups import limits
 from qworker.engine.groups import set_limit as write
 from qworker.engine.raw import raw
 from qworker.engine.shares import declare, share, shared_limits
-from qworker.errors import InvalidOptionError, ServerError, ShardsChangedError
+from qworker.errors import InvalidOptionError, QueueNotFoundError, ServerError, ShardsChangedError
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.shares import check_shares
@@ -216,6 +217,31 @@ def test_what_a_queue_had_stays_if_its_limit_does_not_become_one_over_queues(app
         ]  # fmt: skip
     assert of_shards(queue) == of_shards(other) == [{"s/": had.words}]
     assert not [*check(app.client, app.namespace)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_queue_that_is_removed_while_it_gets_its_first_limit_leaves_none(
+    app: QWorker, shards: int
+) -> None:
+    """Wherever the client is that sets it: what runs is counted before, in several calls."""
+    for stop in itertools.count():
+        queue = app.queue(f"orders{stop}")
+        queue.divide(shards, wait=0)
+        for first in range(0, 600, 300):
+            queue.send_many([b""] * 300, group=f"g{first}")
+        queue.receive(300)
+        queue.receive(300)
+        met = False
+        with suppress(QueueNotFoundError):
+            for at, _ in enumerate(steps(app.client, change(queue, concurrency=5))):
+                if at == stop:
+                    met = True
+                    queue.remove()
+        if not met:
+            break
+        left = app.client.execute(raw("KEYS", f"{app.namespace}:{{{queue.name}*", decode=list))
+        # Before its limits were read: then it is a new queue with this limit.
+        assert not left or (stop == 0 and queue.keys.meta.encode() in left), (stop, left)
 
 
 def test_a_limit_that_others_change_all_the_time_is_given_up(app: QWorker) -> None:

@@ -52,17 +52,21 @@ def write_everywhere(
     """
     if not (yield from write_limit(queue.keys, name, words, before)):
         return False
-    written = 1
+    written = [queue]
     while True:
         shards = yield from queue.every_shard(refresh=True)
-        for shard in shards[written:]:
+        for shard in written[len(shards) :]:  # It was given up or removed meanwhile.
+            yield from write_limit(shard.keys, name, "")
+        for shard in shards[len(written) :]:
             yield from write_limit(shard.keys, name, words)
-        if len(shards) > written:
-            written = len(shards)
+        are_all, written = len(shards) == len(written), shards
+        if not are_all:
             continue
-        if written == 1:
+        if len(shards) == 1:
             return True
         has: str = (yield commands.limits(queue.keys)).get(name, "")
         if has == words or share_version(has):
             return True
-        words, written = has, 1
+        words = has
+        for shard in shards[1:]:
+            yield from write_limit(shard.keys, name, words)

@@ -21,6 +21,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.fields import kinds_of
 from qworker.engine import groups as commands
+from qworker.engine.attributes import configure
 from qworker.engine.command import Command
 from qworker.engine.groups import GroupState
 from qworker.engine.raw import server_time
@@ -59,18 +60,19 @@ def set_limit(
     """Set limits: of a group (`acme/ann`), a parent (`acme/`), each of its groups (`acme/*`), or each group (`*`).
 
     Options: concurrency, rate, burst, weight, max_waiting; those that are not given stay, None removes one. They hold
-    at once, for messages that start from now on. `with_queues`: concurrency and rate of a parent hold over this queue
-    and those together, from now on and until `remove_limit`. Returns the limits of the name. Raises
-    `InvalidOptionError` and `TooManyLimitsError`.
+    at once, for messages that start from now on. A queue that does not exist is created. `with_queues`: concurrency and
+    rate of a parent hold over this queue and those together, from now on and until `remove_limit`. Returns the limits
+    of the name. Raises `InvalidOptionError`, `TooManyLimitsError`, and `QueueNotFoundError` if the queue is removed
+    meanwhile.
     """
     others = check_limit(name, with_queues, **given)
+    yield configure(queue.keys, {})
     for _ in range(ATTEMPTS):
         written: dict[str, str] = yield commands.limits(queue.keys)
         words = written.get(name, "")
         is_shared = bool(others or share_version(words))
         shared = (yield from declared(queue.namespace)).get(name) if is_shared else None
         after = _changed(Limit.of_words(words) if shared is None else shared.limit, given)
-        yield from queue.announce()
         if is_shared:
             has = () if shared is None else shared.queues
             queues = sorted({queue.keys.name, *others, *has})
@@ -80,6 +82,7 @@ def set_limit(
         else:
             stored = yield from write_everywhere(queue, name, after.words, words)
         if stored:
+            yield from queue.announce()
             return after
     raise changed_by_others(name)
 

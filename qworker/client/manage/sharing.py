@@ -13,6 +13,7 @@ from qworker.client.manage.shared_limits import SharedLimit, declared, first_sha
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import shares as commands
+from qworker.engine.attributes import configure
 from qworker.engine.command import Brief, Pause
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.index import announce
@@ -41,8 +42,8 @@ def change(
     """Store a limit over several queues, and divide it until all have their shares, as far as they answer.
 
     `one`: as it was read. `read`: words of its name that were read in some of the queues. Returns False if other
-    clients have changed any of these: then nothing is stored. Raises `InvalidOptionError` if it is over more shards
-    than can be kept, or one limit too many.
+    clients have changed any of these: then nothing is stored. Queues that do not exist are created. Raises
+    `InvalidOptionError` if it is over more shards than can be kept, or one limit too many.
     """
     shards: list[str] = []
     for queue in queues:
@@ -97,6 +98,7 @@ def _adopt(
         keys = QueueKeys(namespace, queue)
         words = read.get(queue)
         if words is None:
+            yield configure(keys, {})
             stored: dict[str, str] = yield stored_limits(keys)
             words = stored.get(name, "")
         if share_version(words):

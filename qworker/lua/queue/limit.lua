@@ -10,6 +10,7 @@
 -- Returns {'OK', now ms, next cursor or '0' at the end}. The cursor c: the first limit of the queue is not stored, because not
 --   all that is in flight is counted; make the same call again. Or a refusal: {'MANY', limits} {'BROKEN', key, type}
 --   {'ARG', name} {'CHANGED'}: that name has other words than those, or a share of a limit over several queues, see share.lua
+--   {'GONE'}: the queue whose words the caller has read was removed
 -- O(log g) for each of about 250 of g groups, or O(1) for each of 250 messages in flight; a call looks at 1,000 leases.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -35,6 +36,7 @@ local scanned = string.match(cursor, '^l(%d+)$') or packed_slots.scanned(cursor)
 if not now or not whole(scanned, 0, 18446744073709551615) or not words or string.find(words, '[^%w=/. ]') then return { 'ARG', 'limit' } end
 if #name > 257 or string.find(name, '%c') then return { 'ARG', 'name' } end
 local limits = string.sub(meta, 1, -5) .. 'limits'
+if ARGV[5] and redis.call('EXISTS', meta) == 0 then return { 'GONE' } end
 local has, before = name ~= '' and redis.call('HGET', limits, name) or '', ARGV[5]
 if before and has ~= before or not before and string.find(has, 's=', 1, true) then return { 'CHANGED' } end
 if name ~= '' and words == '' then
