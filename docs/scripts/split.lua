@@ -295,21 +295,70 @@ end
 -- Its functions are made here, as a queue without groups needs none.
 local function group_records(states)
   local MOST_RECENT = 4096 -- bytes
-  local it = {}
+  local it, delayed = {}, string.sub(states, 1, -7) .. 'delayed'
 
   -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
   function it.read_tags()
-    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start', '@number',
+      '@free', '@again', '@taken')
     if found.err then return nil end
     return {
       queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0, number = tonumber(found[8]) or 0,
+      free = tonumber(found[9]), again = tonumber(found[10]) or -1, taken = found[11] or '',
     }
+  end
+
+  -- Numbers of groups go round: each is the next count, `@number`. One is free if no seat of it is taken. To see that takes
+  -- the right to read messages, which a sender need not have: so those who have it look ahead, receives long before it is
+  -- needed. What is free then is so until its count comes, because none but that gives it.
+  local NUMBERS, FIRST_SEAT, SEATS = 2097152, 4503599627370496, 2147483648 -- 2^21, 2^52, 2^31
+  local AHEAD, MOST_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
+
+  local function may_look() return redis.acl_check_cmd('ZCOUNT', delayed, 0, 0) end
+
+  -- See which numbers after a count are free: those up to `@free`, but for those in `@taken`. Receives look again at `@again`.
+  function it.look_ahead(tags, count)
+    local last, taken = count + AHEAD, {}
+    local function find_taken(from, to)
+      local low, high = FIRST_SEAT + from % NUMBERS * SEATS, FIRST_SEAT + (to % NUMBERS + 1) * SEATS - 1
+      if #taken > MOST_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
+      if from == to then
+        taken[#taken + 1] = text(from)
+        return
+      end
+      local middle = math.floor((from + to) / 2)
+      find_taken(from, middle)
+      find_taken(middle + 1, to)
+    end
+    local round = last - last % NUMBERS
+    if round > count + 1 then find_taken(count + 1, round - 1) end
+    find_taken(math.max(round, count + 1), last)
+    if #taken > MOST_TAKEN then last = tonumber(table.remove(taken)) - 1 end
+    tags.free, tags.again, tags.taken = last, math.floor((count + last) / 2), #taken > 0 and ' ' .. table.concat(taken, ' ') .. ' ' or ''
+    redis.call('HSET', states, '@free', text(last), '@again', text(tags.again), '@taken', tags.taken)
+  end
+
+  -- The number for a group that comes at `count`, or nil if it is taken.
+  function it.number_at(tags, count)
+    tags.number = count
+    if count > (tags.free or -1) then
+      if may_look() then
+        it.look_ahead(tags, count - 1)
+      elseif not tags.free then
+        -- No receive has looked yet: earlier versions note numbers in fields.
+        return redis.call('HSETNX', states, '#' .. text(count % NUMBERS), 1) == 1 and count % NUMBERS or nil
+      end
+      if count > tags.free then return nil end
+    end
+    if tags.taken ~= '' and string.find(tags.taken, ' ' .. text(count) .. ' ', 1, true) then return nil end
+    return count % NUMBERS
   end
 
   function it.write_tags(tags)
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+    if tags.number > tags.again and may_look() then it.look_ahead(tags, tags.number) end
   end
 
   -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is
@@ -406,11 +455,12 @@ end
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
---                   a number is free if no seat of it is taken; `@tag`, `@plain`: the virtual times of the queue and of its
---                   messages without a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
---                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
---                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
+--                   `@tag`, `@plain`: the virtual times of the queue and of its messages without a group; `@number`: how many
+--                   numbers were given; `@free`, `@again`, `@taken`: which are free, see group_records.lua; `@ms`: the last
+--                   receive; `@looking`: groups are looking at limits that have changed, or (c…) calls count what is in
+--                   flight, see count_page; each with the time of the last such call behind a space; `@recent`, `@before`:
+--                   a virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms

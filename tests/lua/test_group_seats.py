@@ -36,7 +36,7 @@ def test_a_group_whose_members_leave_out_of_turn_has_run_empty(drive: Drive, lea
     leave(drive, drive.redis.zrange(drive.keys.delayed, 0, -1))
     assert not [name for name in idle(drive)["groups"] if name not in (b":=a", ":=a")]
     assert idle(drive)["sets"] == [0, 0]
-    drive.redis.hset(drive.keys.groups, "@number", 0)
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS)
     put(drive, "d:d0", "d:d1", "e:e0")  # with the numbers that the others had
     put(drive, "=a:a2")
     assert sorted(get(drive, "l2")) == ["d0", "d1", "e0"]
@@ -68,12 +68,23 @@ def test_numbers_go_round(drive: Drive, together: bool) -> None:
     assert got.index("o0") < got.index("o1")
 
 
+def test_receives_look_ahead_in_time(drive: Drive) -> None:
+    """Before half of what they saw to be free is given, so that senders who may not look have the other half."""
+    groups = drive.keys.groups
+    put(drive, "a:a0")
+    for given, free in [(0, 2**20), (2**19, 2**20), (2**19 + 1, 2**20 + 2**19 + 1)]:
+        drive.redis.hset(groups, "@number", given)
+        get(drive, f"l{given}", 1)
+        assert int(drive.redis.hget(groups, "@free")) == free
+        put(drive, "b:b0")
+
+
 def test_a_member_that_goes_back_before_the_first_seat_of_the_last_number(drive: Drive) -> None:
     """Its seat is the last one there is, and not the time of what is held."""
     drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 2)
     put(drive, "a:a0")
     assert get(drive, "l1") == ["a0"]
-    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 2)
+    drive.redis.hset(drive.keys.groups, "@number", 2 * _NUMBERS - 2)
     released = Outcomes("l1")
     released.release("0")
     drive.settle(released)

@@ -45,7 +45,7 @@ ALLOWED_OF_GROUPS = {
     "ack, groups of ten parents": (26_700, 50),
 }
 #: Of a call with one member: of its send, of a receive, and of an ack with the next receive.
-ALLOWED_OF_A_MEMBER = ((600, 14), (1_345, 25), (1_400, 28))
+ALLOWED_OF_A_MEMBER = ((640, 13), (1_390, 25), (1_445, 28))
 #: Instructions and commands of a call that receives 100 messages and acks 100, each with the next step of its chain;
 #: and of one that acks them with results.
 ALLOWED_OF_EFFECTS = {"push": (72_700, 39), "result": (64_500, 235)}

@@ -35,7 +35,7 @@ from qworker.engine.note import keep_note
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
 from qworker.engine.scripts import SCRIPT_NAMES
-from qworker.errors import AccessDeniedError
+from qworker.errors import AccessDeniedError, GroupFullError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.control import ControlRequest, read_answer, write
 from qworker.wire.keys import QueueKeys, answer_key, control_key
@@ -338,9 +338,34 @@ OPERATING = [
 ]  # fmt: skip
 
 
-def test_an_operator_may_look_at_groups(tmp_path: Path) -> None:
-    """`doctor` reads limits, groups, slots and leases of a group that waits for a lost delivery."""
+def test_groups_by_role(tmp_path: Path) -> None:
+    """Producers send to groups, whose messages they may not read: within limits, and when numbers have gone round.
+
+    `doctor` reads limits, groups, slots and leases of a group that waits for a lost delivery.
+    """
     with guarded("redis", NAMESPACE, tmp_path) as server:
+        with (
+            Client(ConnectionFactory(server.url("producer"))) as producer,
+            Client(ConnectionFactory(server.url("consumer"))) as consumer,
+            server.redis() as redis,
+        ):
+            groups = QueueKeys(NAMESPACE, "mail").groups
+            mail = Queue(producer, NAMESPACE, "mail")
+            mail.send(b"1", group="a")  # before any receive
+            redis.hset(groups, "@number", 0)
+            mail.send_many([b"2", b"3"], group="b")
+            redis.hset(QueueKeys(NAMESPACE, "mail").limits, "a", "m=2")
+            mail.send(b"4", group="a")
+            with pytest.raises(GroupFullError):
+                mail.send(b"5", group="a")
+            redis.delete(QueueKeys(NAMESPACE, "mail").limits)
+            receiver = Queue(consumer, NAMESPACE, "mail")
+            # The numbers of a and b are next: a receive sees that.
+            redis.hset(groups, "@number", 2**21)
+            received = receiver.receive(1)
+            mail.send(b"6", group="c")
+            received += receiver.receive(10)
+            assert sorted(each.body for each in received) == [b"1", b"2", b"3", b"4", b"6"]
         with Client(ConnectionFactory(server.url(TESTER))) as client:
             crm = Queue(client, NAMESPACE, "crm")
             crm.send_many([b"1", b"2"], group="acme", ordered=True)

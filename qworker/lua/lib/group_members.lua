@@ -1,6 +1,6 @@
 -- Members of groups: where they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- 2^52, 2^31, 2^21
+  local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- 2^52, 2^31
   local states, turns = it.states, it.turns
 
   local function seat_at(name, one, number)
@@ -8,15 +8,10 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
-  -- Whether numbers are given to no group: no seat of theirs is taken.
-  local function are_free(first, last)
-    return #redis.call('ZRANGE', delayed, SEATS_FROM + first * SEATS, SEATS_FROM + (last + 1) * SEATS - 1, 'BYSCORE', 'LIMIT', 0, 1) == 0
-  end
-
   local function give_number(name, one)
     for _ = 1, 64 do
-      local number = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-      if are_free(number, number) then
+      local number = it.stored.number_at(it.tags(), redis.call('HINCRBY', states, '@number', 1))
+      if number then
         seat_at(name, one, number)
         return true
       end
@@ -24,7 +19,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return false
   end
 
-  -- Give numbers to groups that have none, together; if one of these is taken, `enter` gives them.
+  -- Give numbers to groups that have none, together; one that is taken is left to `enter`.
   function it.give_numbers(names)
     local new = {}
     for _, name in ipairs(names) do
@@ -32,10 +27,11 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     if #new == 0 then return end
     table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
-    local last = redis.call('HINCRBY', states, '@number', #new) % NUMBERS
-    local first = last - #new + 1
-    if first < 0 or not are_free(first, last) then return end
-    for i = 1, #new do seat_at(new[i], it.record(new[i]), first + i - 1) end
+    local before = redis.call('HINCRBY', states, '@number', #new) - #new
+    for i = 1, #new do
+      local number = it.stored.number_at(it.tags(), before + i)
+      if number then seat_at(new[i], it.record(new[i]), number) end
+    end
   end
 
   -- The group has run empty.

@@ -3,21 +3,70 @@
 -- Its functions are made here, as a queue without groups needs none.
 local function group_records(states)
   local MOST_RECENT = 4096 -- bytes
-  local it = {}
+  local it, delayed = {}, string.sub(states, 1, -7) .. 'delayed'
 
   -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
   function it.read_tags()
-    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start')
+    local found = redis.pcall('HMGET', states, '@tag', '@plain', '@ms', '@looking', '@recent', '@before', '@start', '@number',
+      '@free', '@again', '@taken')
     if found.err then return nil end
     return {
       queue = tonumber(found[1]) or 0, plain = tonumber(found[2]) or 0, at_ms = tonumber(found[3]) or 0, looking = found[4],
-      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0,
+      recent = found[5] or '', before = found[6] or '', start = tonumber(found[7]) or 0, number = tonumber(found[8]) or 0,
+      free = tonumber(found[9]), again = tonumber(found[10]) or -1, taken = found[11] or '',
     }
+  end
+
+  -- Numbers of groups go round: each is the next count, `@number`. One is free if no seat of it is taken. To see that takes
+  -- the right to read messages, which a sender need not have: so those who have it look ahead, receives long before it is
+  -- needed. What is free then is so until its count comes, because none but that gives it.
+  local NUMBERS, FIRST_SEAT, SEATS = 2097152, 4503599627370496, 2147483648 -- 2^21, 2^52, 2^31
+  local AHEAD, MOST_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
+
+  local function may_look() return redis.acl_check_cmd('ZCOUNT', delayed, 0, 0) end
+
+  -- See which numbers after a count are free: those up to `@free`, but for those in `@taken`. Receives look again at `@again`.
+  function it.look_ahead(tags, count)
+    local last, taken = count + AHEAD, {}
+    local function find_taken(from, to)
+      local low, high = FIRST_SEAT + from % NUMBERS * SEATS, FIRST_SEAT + (to % NUMBERS + 1) * SEATS - 1
+      if #taken > MOST_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
+      if from == to then
+        taken[#taken + 1] = text(from)
+        return
+      end
+      local middle = math.floor((from + to) / 2)
+      find_taken(from, middle)
+      find_taken(middle + 1, to)
+    end
+    local round = last - last % NUMBERS
+    if round > count + 1 then find_taken(count + 1, round - 1) end
+    find_taken(math.max(round, count + 1), last)
+    if #taken > MOST_TAKEN then last = tonumber(table.remove(taken)) - 1 end
+    tags.free, tags.again, tags.taken = last, math.floor((count + last) / 2), #taken > 0 and ' ' .. table.concat(taken, ' ') .. ' ' or ''
+    redis.call('HSET', states, '@free', text(last), '@again', text(tags.again), '@taken', tags.taken)
+  end
+
+  -- The number for a group that comes at `count`, or nil if it is taken.
+  function it.number_at(tags, count)
+    tags.number = count
+    if count > (tags.free or -1) then
+      if may_look() then
+        it.look_ahead(tags, count - 1)
+      elseif not tags.free then
+        -- No receive has looked yet: earlier versions note numbers in fields.
+        return redis.call('HSETNX', states, '#' .. text(count % NUMBERS), 1) == 1 and count % NUMBERS or nil
+      end
+      if count > tags.free then return nil end
+    end
+    if tags.taken ~= '' and string.find(tags.taken, ' ' .. text(count) .. ' ', 1, true) then return nil end
+    return count % NUMBERS
   end
 
   function it.write_tags(tags)
     redis.call('HSET', states, '@tag', tags.queue, '@plain', tags.plain, '@ms', text(tags.at_ms))
     if tags.noted then redis.call('HSET', states, '@recent', tags.recent, '@before', tags.before) end
+    if tags.number > tags.again and may_look() then it.look_ahead(tags, tags.number) end
   end
 
   -- Groups without a record have run empty: what comes to them next begins a turn later, else one that sends whenever it is

@@ -2,11 +2,12 @@
 --   delayed ZSET    a waiting member's score is not a time but its seat: 2^52 + number of its group × 2^31 + place. So it
 --                   is in sight of all that look at delayed messages, and never due.
 --   groups HASH     `:<group>` → a MessagePack array: number or -1, first, last, busy, turn, tag, rate ms, wait ms;
---                   a number is free if no seat of it is taken; `@tag`, `@plain`: the virtual times of the queue and of its
---                   messages without a group; `@number`: the last one given; `@ms`: the last receive; `@looking`: groups are looking at
---                   limits that have changed, or (c…) calls count what is in flight, see count_page; each with the
---                   time of the last such call behind a space; `@recent`, `@before`: a virtual time, and the groups that ran
---                   empty since; `@start`: where the next new one begins; `*<parent>`: how many of a shared limit have started
+--                   `@tag`, `@plain`: the virtual times of the queue and of its messages without a group; `@number`: how many
+--                   numbers were given; `@free`, `@again`, `@taken`: which are free, see group_records.lua; `@ms`: the last
+--                   receive; `@looking`: groups are looking at limits that have changed, or (c…) calls count what is in
+--                   flight, see count_page; each with the time of the last such call behind a space; `@recent`, `@before`:
+--                   a virtual time, and the groups that ran empty since; `@start`: where the next new one begins;
+--                   `*<parent>`: how many of a shared limit have started
 --   turns ZSET      what may run, a group or a parent (`acme/` of `acme/ann`) → its virtual time
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms

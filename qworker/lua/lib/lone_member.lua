@@ -3,7 +3,7 @@
 -- Its functions are made here, as most messages have no group. Returns a function that stores the message and returns how many
 -- groups stand in line anew, or nil, with nothing stored, if the number for a new group is taken; nil for any other message.
 local function short_member(meta, delayed, tail)
-  local SEATS_FROM, SEATS, NUMBERS = 4503599627370496, 2147483648, 2097152 -- see lib/group_members.lua
+  local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- see lib/group_members.lua
   local MOST_BYTES = 257 -- of a name, see lib/groups.lua
   local base = string.sub(meta, 1, -5)
   local states, turns, limits = base .. 'groups', base .. 'turns', base .. 'limits'
@@ -20,9 +20,8 @@ local function short_member(meta, delayed, tail)
   if not number or turn ~= 0 or tags.looking then return nil end
 
   local function give_number()
-    local given = redis.call('HINCRBY', states, '@number', 1) % NUMBERS
-    local from = SEATS_FROM + given * SEATS
-    if #redis.call('ZRANGE', delayed, from, from + SEATS - 1, 'BYSCORE', 'LIMIT', 0, 1) > 0 then return false end
+    local given = stored.number_at(tags, redis.call('HINCRBY', states, '@number', 1))
+    if not given then return false end
     number, first, last = given, 0, -1
     if not found and stored.is_recent(tags, name) then tag = tags.queue + 1 end
     return true
