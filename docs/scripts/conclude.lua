@@ -1318,10 +1318,28 @@ more_of_groups[#more_of_groups + 1] = function(it)
   -- The group has run empty.
   function it.drop_number(one) one.number, one.first, one.last = nil, 0, -1 end
 
-  -- Members have left their seats out of turn: without others, the group has run empty.
-  function it.leave_seats(name)
+  -- The last seat of a group that is taken; nil without one.
+  function it.last_taken(name)
     local one = it.record(name)
-    if not one.number or it.waiting(name) > 0 then return end
+    if not one.number or one.first > one.last then return nil end
+    local from, low, high = SEATS_FROM + one.number * SEATS, one.first % SEATS, one.last % SEATS
+    if redis.call('ZCOUNT', delayed, from + high, from + high) > 0 then return one.last end
+    local function last_of(a, b)
+      return redis.call('ZRANGE', delayed, from + b, from + a, 'BYSCORE', 'REV', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+    end
+    local score = last_of(low <= high and low or 0, high) or low > high and last_of(low, SEATS - 1)
+    return score and one.first + (score - from - one.first) % SEATS or nil
+  end
+
+  -- Members have left their seats out of turn. The last seat of a group is always taken, so that its number is free only once it
+  -- has run empty.
+  function it.leave_seats(name)
+    local one, last = it.record(name), it.last_taken(name)
+    if not one.number or last == one.last then return end
+    if last then
+      one.last = last
+      return it.write(name)
+    end
     it.drop_number(one)
     if not one.parent then redis.call('ZREM', turns, name) end
     it.refresh(name)
@@ -1329,9 +1347,13 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- The same of the groups of items, which have left delayed.
   function it.leave_seats_of(items)
+    local seen = {}
     for _, item in ipairs(items) do
       local name = group_of(item)
-      if name then it.leave_seats(name) end
+      if name and not seen[name] then
+        seen[name] = true
+        it.leave_seats(name)
+      end
     end
   end
 

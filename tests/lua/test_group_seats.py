@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from qworker.engine.calls import WaitingRun, abandon
 from qworker.engine.message import delete, hold
+from qworker.engine.reap import promote
 from qworker.engine.remove import purge
+from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes
 from tests.lua.drive import NOW, Drive
 from tests.lua.group_calls import EMPTY, found, get, idle, put
+from tests.lua.test_calls import OK, count, spec_of, start
 
 _NUMBERS = 2**21
 _Leave = Callable[[Drive, Sequence[bytes]], object]
@@ -44,6 +48,75 @@ def test_a_group_whose_members_leave_out_of_turn_has_run_empty(drive: Drive, lea
     drive.settle(*[Outcomes(lease, ack_all=True) for lease in ("l1", "l2")])
     assert get(drive, "l3") == ["a2"]
     drive.settle(Outcomes("l3", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("leave", [_delete, _hold])
+@pytest.mark.parametrize("goes_round", [False, True])
+def test_no_seats_stay_behind_the_last_member(
+    drive: Drive, leave: _Leave, goes_round: bool
+) -> None:
+    """When those before it have been received, its number is free, though one of them is in flight."""
+    put(drive, "=a:a0", "=a:a1")
+    if goes_round:  # the seats begin before the first one
+        assert get(drive, "l0", 1) == ["a0"]
+        back = Outcomes("l0")
+        back.release("0")
+        drive.settle(back)
+    put(drive, "=a:a2", "=a:a3")
+    left = drive.redis.zrange(drive.keys.delayed, 0, -1)
+    leave(drive, [item for item in left if b" a2 " in item[:7] or b" a3 " in item[:7]])
+    for lease, message in [("l1", "a0"), ("l2", "a1")]:
+        assert get(drive, lease) == [message]
+        if message == "a0":
+            drive.settle(Outcomes(lease, ack_all=True))
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS)
+    put(drive, "b:b0", "b:b1", "b:b2", "b:b3")
+    put(drive, "=a:a4")
+    drive.settle(Outcomes("l2", ack_all=True))
+    assert sorted(get(drive, "l3")) == ["a4", "b0", "b1", "b2", "b3"]
+    assert found(drive) == []
+    drive.settle(Outcomes("l3", ack_all=True))
+    assert idle(drive) == EMPTY
+
+
+def _signal(drive: Drive) -> None:
+    drive.run(signal_run(drive.keys, "a0", "!gather#1", b"\n1", now_ms=NOW + 1))
+
+
+def _gather(drive: Drive) -> None:
+    count(drive, (0, OK))
+
+
+def _abandon(drive: Drive) -> None:
+    drive.run(abandon(drive.keys, ["g"], "cancelled"))
+
+
+@pytest.mark.parametrize("wake", [_signal, _gather, _abandon])
+def test_a_run_that_is_woken_leaves_its_seat(drive: Drive, wake: Callable[[Drive], None]) -> None:
+    """It has waited for its turn since its time came, and waits under another text now."""
+    put(drive, "=a:a0", at=NOW)
+    assert get(drive, "l1") == ["a0"]
+    start(drive, spec_of(1, then=None, run=("a0", "!gather#1")), run=WaitingRun("a0", "l1", "0"))
+    parked = Outcomes("l1")
+    parked.park("0", 1, "~wait:gather#1", "!gather#1", keep_ms=60_000)
+    drive.settle(parked, at=NOW)
+    drive.run(promote(drive.keys, 10, now_ms=NOW + 1))
+    wake(drive)
+    assert found(drive, repair=False) == []
+    assert get(drive, "l2", at=NOW + 1) == ["a0"]
+    drive.settle(Outcomes("l2", ack_all=True), at=NOW + 1)
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.bad_input("data found: a message in two places")
+def test_a_second_copy_leaves_its_seat(drive: Drive) -> None:
+    """The group has no other message."""
+    put(drive, "a:a0")
+    [item] = drive.redis.zrange(drive.keys.delayed, 0, -1)
+    drive.redis.rpush(drive.keys.ready[0], item)
+    words = (NOW, 1, "0", "", "", item, "delayed", "", "", item)
+    assert drive.call("repair_twice", drive.standard_keys(), *words)[2] == "copy"
     assert idle(drive) == EMPTY
 
 
@@ -97,8 +170,12 @@ def test_a_group_without_its_messages_is_found(drive: Drive) -> None:
     """As an earlier version left it, or another program: it loses its number, and stands in no line."""
     put(drive, "a:a0", "=b:b0", "p/c:c0")
     drive.redis.delete(drive.keys.delayed)
+    put(drive, "d:d0", "d:d1")
+    drive.redis.zpopmax(drive.keys.delayed)
     kinds = sorted(found(drive, repair=False))
-    assert kinds == ["seat =b", "seat a", "seat p/c"]
+    assert kinds == ["seat =b", "seat a", "seat d", "seat p/c"]
     assert sorted(found(drive)) == kinds
     assert found(drive) == []
+    assert get(drive, "l1") == ["d0"]
+    drive.settle(Outcomes("l1", ack_all=True))
     assert idle(drive) == EMPTY

@@ -83,6 +83,7 @@ for i = 3, #ARGV do
 end
 local rung = write_places(to)
 if #woken > 0 then redis.call('ZREM', delayed, unpack(woken)) end
+if has_groups then groups().leave_seats_of(woken) end
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 count(stats, amounts)
 write_journal('')

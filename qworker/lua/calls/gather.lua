@@ -77,6 +77,7 @@ for at = 4, #ARGV, 4 do
 end
 local rung = write_places(to)
 if #woken > 0 then redis.call('ZREM', delayed, unpack(woken)) end
+if has_groups then groups().leave_seats_of(woken) end
 if lane ~= '' then redis.call('HSET', producers, lane, text(math.max(before, last)) .. ' ' .. text(now)) end
 if rung > 0 and not attributes.paused_out then ring(wake, rung) end
 local degraded = math.max(count(stats, amounts), write_journal(''))

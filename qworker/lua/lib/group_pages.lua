@@ -91,8 +91,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
         if repair then one.busy, one.wait_ms = right, string.byte(name) == 61 and 0 or one.wait_ms end -- see keep_ordered_slot
       end
       local is_parent = string.sub(name, -1) == '/'
-      if not is_parent and one.number and it.waiting(name) == 0 then
-        tell('seat', name, 'has seats for messages and none waits')
+      local last = not is_parent and one.number and it.last_taken(name)
+      if not is_parent and one.number and last ~= one.last then
+        tell('seat', name, last and 'has seats after its last message' or 'has seats for messages and none waits')
         if repair then it.leave_seats(name) end
       end
       local parent, stands = it.parent_of(name), true

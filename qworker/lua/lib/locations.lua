@@ -40,6 +40,7 @@ local function clear(one, amounts)
     redis.call('LREM', one.key, -1, one.item)
   elseif one.place == 'delayed' then
     redis.call('ZREM', one.key, one.item)
+    if has_groups then groups().leave_seats_of({ one.item }) end
   elseif one.place == 'dead' then
     redis.call('XDEL', one.key, one.at)
   else

@@ -76,6 +76,7 @@ local before, woken = wake_run(run, signal, value, to, now)
 if woken then
   write_places(to)
   redis.call('ZREM', delayed, woken)
+  if has_groups then groups().leave_seats_of({ woken }) end
   if not attributes.paused_out then ring(wake, 1) end
 end
 local degraded = math.max(count(stats, { promoted = woken and 1 or 0 }), write_journal(''))
