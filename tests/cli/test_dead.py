@@ -9,6 +9,7 @@ import pytest
 
 from qworker.cli.dead.filter import error_line
 from qworker.client.dead.filter import DeadFilter
+from qworker.client.dead.pages import DeadLetterScan
 from tests.cli.conftest import table
 from tests.tables import each
 
@@ -289,6 +290,23 @@ def test_an_interrupted_redrive_says_how_far_it_came(shop, terminal):
     assert terminal(*line).wait() == 0
     ids = [message.id for message in shop.queue("emails").peek(1000)]
     assert len(ids) == len(set(ids)) == 100
+
+
+@pytest.mark.parametrize("verb", ["redrive", "drop"])
+def test_a_change_that_is_interrupted_while_it_counts_says_so(run, shop, monkeypatch, verb):
+    """Ctrl-C before the first change: nothing is changed."""
+    shop.bury("boom")
+
+    def interrupted(self, seen=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeadLetterScan, "page", interrupted)
+    ran = run("dead", verb, "emails", "--all", "--yes")
+
+    assert ran.code == 130
+    (said, *_) = ran.err.split("\n")
+    assert said == "interrupted while it counted dead letters: nothing was changed"
+    assert shop.queue("emails").inspect().dead == 1
 
 
 def test_drop_deletes_for_ever(run, shop):

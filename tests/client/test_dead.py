@@ -104,6 +104,37 @@ def test_listing_filters_and_continues(queue):
     assert queue.tally_dead(newer_than="1h", error="odd").total == 75
 
 
+def test_entries_that_are_named_are_read_by_themselves(queue, monkeypatch):
+    """To show or redrive one of a million costs no read of the others; an id that is no entry's may be a message's."""
+    message_ids = bury(queue, *["same"] * 150)
+    every = queue.dead(1000)
+    reads, execute = list[object](), Client._execute
+
+    def traced(self, step, patience):
+        reads.extend(word for word in step.args[:1] if word in ("XRANGE", "XREVRANGE"))
+        return execute(self, step, patience)
+
+    monkeypatch.setattr(Client, "_execute", traced)
+
+    def read(**filters: object) -> list[DeadLetter]:
+        reads.clear()
+        return queue.dead(200, **filters)
+
+    named = {every[7].entry_id, every[140].entry_id}
+    assert read(ids=named) == [every[7], every[140]]
+    assert len(reads) == 2
+    assert read(ids=named, newest=True) == [every[140], every[7]]
+    assert read(ids=named, reason="foreign") == []
+    assert len(reads) == 2
+    assert read(ids={every[7].entry_id, message_ids[9]}) == [every[7], every[9]]
+    assert read(ids={every[7].entry_id, "17-3"}) == [every[7]]
+    assert queue.redrive(ids={every[7].entry_id}) == [every[7].entry_id]
+    assert read(ids={every[7].entry_id}) == []
+    assert len(reads) > 1
+    assert queue.drop_dead(ids={every[8].entry_id, every[9].entry_id}) == 2
+    assert queue.tally_dead().total == 147
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -76,7 +76,8 @@ def change_dead_letters(
             failed = failed or error
     if failed is not None and not readings:
         raise failed
-    tally = _count(session, [reading.again() for _, reading in readings], choice)
+    counted = [reading.again(size=pages.READ_PAGE) for _, reading in readings]
+    tally = _count(session, queue.name, counted, choice)
     yield Output(text=[Note(f"{name}: {line}") for name, line in tally_lines(tally).items()])
     what = f"{count(tally.total, 'dead letter')} of {queue.name}"
     lasting = f", in {span(tally.total / per_s)}" if per_s and tally.total >= per_s else ""
@@ -162,15 +163,22 @@ class _Run:
 
 
 def _count(
-    session: Session, readings: Iterable[DeadLetterScan], choice: DeadLetterSelection
+    session: Session, queue: str, readings: Iterable[DeadLetterScan], choice: DeadLetterSelection
 ) -> DeadTally:
     seen, matching = DeadTally(), DeadTally()
-    for reading in readings:
-        while not reading.ended:
-            page = session.client.run(reading.page(seen))
-            left = None if choice.limit is None else choice.limit - matching.total
-            for dead_letter in page[:left]:
-                matching.add(dead_letter)
-    if seen.total:
+    try:
+        with progress(f"count dead letters of {queue}") as advance:
+            for reading in readings:
+                while not reading.ended:
+                    before = seen.total
+                    page = session.client.run(reading.page(seen))
+                    advance(seen.total - before)
+                    left = None if choice.limit is None else choice.limit - matching.total
+                    for dead_letter in page[:left]:
+                        matching.add(dead_letter)
+    except KeyboardInterrupt:
+        note("interrupted while it counted dead letters: nothing was changed")
+        raise
+    if seen.total and not choice.wanted.ids:
         check_filter(choice.wanted, seen)
     return matching

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from qworker.cli.framework.progress import progress
 from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
 from qworker.client.dead.fingerprint import error_line, fingerprint
-from qworker.client.dead.pages import DeadLetterScan
+from qworker.client.dead.pages import READ_PAGE, DeadLetterScan
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -19,7 +21,7 @@ from qworker.errors import InvalidOptionError
 from qworker.formats import count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from qworker.client.message import DeadLetter
     from qworker.client.queue import Queue
@@ -102,24 +104,29 @@ class Listing:
     _seen: DeadTally = field(default_factory=DeadTally)
 
     def add(self, queue: Queue) -> None:
-        """Read the dead letters of one queue."""
+        """Read the dead letters of one queue, and show how far that is: a million take a while."""
         shards = queue.client.run(queue.ref.every_shard())
-        for kept in queue.client.run(each_readable(shards, self._add)):
-            self.dead_letters += kept
+        with progress(f"read dead letters of {queue.name}") as advance:
+            for kept in queue.client.run(each_readable(shards, partial(self._add, advance))):
+                self.dead_letters += kept
 
-    def _add(self, shard: QueueRef) -> Plan[list[DeadLetter]]:
+    def _add(self, advance: Callable[[int], None], shard: QueueRef) -> Plan[list[DeadLetter]]:
         kept: list[DeadLetter] = []
-        reading = yield from DeadLetterScan.begin(shard, self.wanted)
+        seen = DeadTally()
+        reading = yield from DeadLetterScan.begin(shard, self.wanted, size=READ_PAGE)
         while not reading.ended:
-            page = yield from reading.page(self._seen)
+            before = seen.total
+            page = yield from reading.page(seen)
+            advance(seen.total - before)
             for dead_letter in page:
                 self.matching.add(dead_letter)
             kept = (kept + page)[-self.limit :] if self.newest else (kept + page)[: self.limit]
+        self._seen = DeadTally.sum([self._seen, seen])
         return kept
 
     def finish(self) -> None:
         """Sort the ones that were kept; raises `InvalidOptionError` if the filter names what no dead letter has."""
-        if self._seen.total:
+        if self._seen.total and not self.wanted.ids:
             check_filter(self.wanted, self._seen)
         self.dead_letters.sort(key=lambda dead_letter: dead_letter.entry, reverse=self.newest)
         del self.dead_letters[self.limit :]

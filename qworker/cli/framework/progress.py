@@ -12,8 +12,11 @@ __all__ = ["progress"]
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Give a function that advances the bar. Nothing is shown in a pipe, and nothing stays on the screen."""
+def progress(title: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Give a function that advances the bar; without a total only the number is shown.
+
+    Nothing is shown in a pipe, and nothing stays on the screen.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -24,11 +27,14 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         TimeRemainingColumn,
     )
 
-    with Progress(
-        TextColumn("{task.description}"),
+    bounded = (
         BarColumn(),
         TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         TimeRemainingColumn(compact=True),
+    )
+    with Progress(
+        TextColumn("{task.description}"),
+        *([TextColumn("{task.completed:,.0f}")] if total is None else bounded),
         console=console(stderr=True),
         transient=True,
     ) as bar:

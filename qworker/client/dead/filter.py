@@ -13,6 +13,7 @@ from qworker.config.fields import Options, unknown_option
 from qworker.config.kinds import DurationKind
 from qworker.durations import Duration
 from qworker.errors import InvalidOptionError
+from qworker.wire.ids import EntryId
 
 if TYPE_CHECKING:
     from qworker.client.message import DeadLetter
@@ -52,6 +53,14 @@ class DeadFilter(Options):
     def is_empty(self) -> bool:
         """Whether it fits every dead letter."""
         return self == DeadFilter()
+
+    def entries(self, shard: int) -> set[EntryId]:
+        """Return the entries that `ids` names, if all of them are written as entry ids of this shard; else none."""
+        try:
+            named = {EntryId.parse(name) for name in self.ids}
+        except InvalidOptionError:
+            return set()
+        return named if all(entry.shard == shard for entry in named) else set()
 
     def fits(self, dead_letter: DeadLetter, now_ms: int) -> bool:
         """Say whether a dead letter fits."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qworker.client.dead.filter import DeadFilter, DeadTally
-from qworker.client.dead.pages import DeadLetterScan
+from qworker.client.dead.pages import READ_PAGE, DeadLetterScan
 from qworker.client.message import DeadLetter
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
@@ -16,7 +16,6 @@ from qworker.wire.ids import EntryId
 
 __all__ = ["Newest", "newest"]
 
-_PAGE: Final = 500
 #: Entries are in the order of death, but for clocks that are set back by a failover.
 _SLACK_MS: Final = 60_000
 
@@ -47,7 +46,7 @@ def newest(
     def read(shard: QueueRef) -> Plan[None]:
         behind = after and _behind(after, shard.keys.shard)
         reading = DeadLetterScan(
-            shard, wanted, now_ms=result.now_ms, after=behind, newest=True, size=_PAGE
+            shard, wanted, now_ms=result.now_ms, after=behind, newest=True, size=READ_PAGE
         )
         seen = DeadTally()
         while not reading.ended and seen.total * len(shards) < most_read:

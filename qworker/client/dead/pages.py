@@ -27,6 +27,7 @@ from qworker.wire.keys import QueueKeys
 
 __all__ = [
     "PAGE",
+    "READ_PAGE",
     "Act",
     "ChangeCounts",
     "DeadLetterScan",
@@ -40,6 +41,10 @@ __all__ = [
 
 #: Dead letters per page: bodies are up to 256 KiB by default, and one reply should not block the server for long.
 PAGE: Final = 100
+#: Dead letters per page of a read that changes nothing.
+READ_PAGE: Final = 500
+#: Entries that a filter may name for each to be read by itself.
+_NAMED: Final = 25
 
 
 @dataclass(slots=True)
@@ -105,28 +110,65 @@ class DeadLetterScan:
             self._continue_behind(after)
 
     @classmethod
-    def begin(cls, queue: QueueRef, wanted: DeadFilter) -> Plan[DeadLetterScan]:
+    def begin(
+        cls, queue: QueueRef, wanted: DeadFilter, *, size: int = PAGE
+    ) -> Plan[DeadLetterScan]:
         """Start at the oldest dead letter; server time and newest dead letter are taken now."""
         now_ms: int = yield server_time()
         newest: list[DeadLetter] = yield entries(queue, "XREVRANGE", "+", "-", 1)
         until = newest[0].entry if newest else None
-        return cls(queue, wanted, now_ms=now_ms, until=until, empty=not newest)
+        return cls(queue, wanted, now_ms=now_ms, until=until, size=size, empty=not newest)
 
     @property
     def keys(self) -> QueueKeys:
         """The keys of the shard."""
         return self._queue.keys
 
-    def again(self) -> DeadLetterScan:
+    def again(self, *, size: int = PAGE) -> DeadLetterScan:
         """Start again at the oldest dead letter, with the same bounds."""
         return DeadLetterScan(
-            self._queue, self._wanted, now_ms=self._now_ms, until=self._until, empty=self._empty
+            self._queue,
+            self._wanted,
+            now_ms=self._now_ms,
+            until=self._until,
+            size=size,
+            empty=self._empty,
         )
 
     def page(self, seen: DeadTally | None = None) -> Plan[list[DeadLetter]]:
         """Read the next page; returns the dead letters that fit, possibly none. `seen` counts all that were read."""
         if self.ended:
             return []
+        dead_letters = (yield from self._named()) or (yield from self._next())
+        if seen is not None:
+            for dead_letter in dead_letters:
+                seen.add(dead_letter)
+        return [
+            dead_letter
+            for dead_letter in dead_letters
+            if self._wanted.fits(dead_letter, self._now_ms)
+        ]
+
+    def _named(self) -> Plan[list[DeadLetter]]:
+        """Read the entries that the filter names, if it names nothing else and all exist; else return none.
+
+        An operator takes an entry id from a list: to find it, a million others need not be read.
+        """
+        if self.last is not None or self._start not in "-+":
+            return []  # it has begun, or continues behind an entry
+        named = self._wanted.entries(self._queue.keys.shard)
+        if not 0 < len(named) <= _NAMED:
+            return []
+        found: list[DeadLetter] = []
+        for entry in sorted(named, reverse=self._newest):
+            if self._until is None or entry <= self._until:
+                found += yield entries(self._queue, "XRANGE", entry.in_stream, entry.in_stream, 1)
+        if len(found) < len(named):
+            return []
+        self.ended = True
+        return found
+
+    def _next(self) -> Plan[list[DeadLetter]]:
         if self._newest:
             span = ("XREVRANGE", self._start, "-")
         else:
@@ -138,14 +180,7 @@ class DeadLetterScan:
         if dead_letters:
             self.last = dead_letters[-1].entry
             self._continue_behind(dead_letters[-1].entry)
-        if seen is not None:
-            for dead_letter in dead_letters:
-                seen.add(dead_letter)
-        return [
-            dead_letter
-            for dead_letter in dead_letters
-            if self._wanted.fits(dead_letter, self._now_ms)
-        ]
+        return dead_letters
 
     def _continue_behind(self, last: EntryId) -> None:
         following = last.before() if self._newest else last.after()

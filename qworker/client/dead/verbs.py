@@ -7,7 +7,7 @@ from typing import Final
 
 from qworker.client.dead.filter import DeadFilter, DeadTally
 from qworker.client.dead.pages import (
-    PAGE,
+    READ_PAGE,
     Act,
     ChangeCounts,
     DeadLetterScan,
@@ -33,8 +33,6 @@ _LIMIT: Final = IntegerKind("most dead letters")
 _ALL: Final = DeadFilter()
 #: Dead letters per call that are chosen by their ids: of unknown size, and to free 4 MiB keeps the server for 0.5 ms.
 _CHOSEN: Final = 25
-#: Dead letters per page of a read that changes nothing.
-_PAGE: Final = 500
 
 
 def dead(
@@ -70,7 +68,7 @@ def find_dead(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
     """Find the dead letter of a message; None if there is none. O(n)."""
     if not message_id:
         return None  # Foreign dead letters have no message id.
-    reading = DeadLetterScan(queue, _ALL, now_ms=0, size=_PAGE)
+    reading = DeadLetterScan(queue, _ALL, now_ms=0, size=READ_PAGE)
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
             if dead_letter.message.id == message_id:
@@ -83,7 +81,7 @@ def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
     """Count dead letters that fit by reason, error class and task; filters as in `dead`. O(n)."""
-    reading = yield from DeadLetterScan.begin(queue, DeadFilter.of(wanted, given))
+    reading = yield from DeadLetterScan.begin(queue, DeadFilter.of(wanted, given), size=READ_PAGE)
     tally = DeadTally()
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
@@ -134,7 +132,7 @@ def dead_of(
     """List dead letters of one shard that fit."""
     by_age = wanted.older_than_ms is not None or wanted.newer_than_ms is not None
     now_ms: int = (yield server_time()) if by_age else 0
-    size = min(count, _PAGE) if wanted.is_empty else PAGE
+    size = min(count, READ_PAGE) if wanted.is_empty else READ_PAGE
     reading = DeadLetterScan(queue, wanted, now_ms=now_ms, after=after, newest=newest, size=size)
     dead_letters: list[DeadLetter] = []
     while not reading.ended and len(dead_letters) < count:
