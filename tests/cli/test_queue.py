@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from qworker.engine import remove as removing
 from qworker.engine.inspect import inspect
 from tests.cli.conftest import table
 
@@ -292,6 +293,27 @@ def test_pause_of_several_checks_all_names_first(run, shop):
             {"queue": "pdf", "paused": "all", "strict": False},
         ]
     }
+
+
+def test_an_interrupted_purge_says_how_far_it_came(run, shop, monkeypatch):
+    """Ctrl-C after the first call: what is deleted is gone, the rest is as it was."""
+    shop.send("emails", 1500)
+    purge, calls = removing.purge, list[str]()
+
+    def once(keys, state):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(state)
+        return purge(keys, state)
+
+    monkeypatch.setattr(removing, "purge", once)
+    ran = run("queue", "purge", "emails", "--yes")
+
+    left = shop.queue("emails").inspect().ready
+    assert ran.code == 130
+    assert 0 < left < 1500
+    said = f"interrupted: purged emails: {1500 - left:,} ready; the others are unchanged"
+    assert ran.err.split("\n")[0] == said
 
 
 def test_purge_deletes_the_states_that_are_named(run, shop):

@@ -53,9 +53,18 @@ def purge(
     if any(sizes.values()):
         confirm(f"Permanently purge {queue}: {_listed(sizes)}?", yes=yes)
     deleted = dict.fromkeys(sizes, 0)
-    with progress(f"purging {queue}", sum(sizes.values())) as advance:
-        for shard, state in product(session.client.run(opened.ref.every_shard()), sizes):
-            deleted[state] += session.client.run(purge_shard(shard, state, advance))
+    try:
+        with progress(f"purging {queue}", sum(sizes.values())) as advance:
+            for shard, state in product(session.client.run(opened.ref.every_shard()), sizes):
+
+                def count_them(messages: int, state: str = state) -> None:
+                    deleted[state] += messages
+                    advance(messages)
+
+                session.client.run(purge_shard(shard, state, count_them))
+    except BaseException:
+        note(f"interrupted: purged {queue}: {_listed(deleted)}; the others are unchanged")
+        raise
     return Output(
         {"queue": queue, "deleted": deleted, "dry_run": False},
         f"purged {queue}: {_listed(deleted)}",
