@@ -185,11 +185,15 @@ def test_a_run_is_shown_with_its_steps(run, shop, orders):
     }
     assert "qworker workflow signal a-1 approval JSON" in run("workflow", "show", "a-1").out
 
-    assert run("workflow", "signal", "a-1", "approval", '"ann"').code == 0
+    other = run("workflow", "signal", "a-1", "aproval", '"ann"')
+    assert other.out == "gave a-1 of orders the signal aproval\n"
+    assert other.err == "note: a-1 waits for the signal approval, and goes on waiting\n"
+    right = run("workflow", "signal", "a-1", "approval", '"ann"')
+    assert (right.code, right.err) == (0, "")
     orders.run_what_is_ready()
     ran = run("workflow", "show", "a-1", "--queue", "orders")
     names = [line.split("  ")[1] for line in ran.lines if "ago)" in line and "  " in line]
-    assert [name for name in names if name] == ["charge", "!approval", "ship"]
+    assert [name for name in names if name] == ["charge", "!aproval", "!approval", "ship"]
     assert "state  ok" in ran.out.replace("state     ", "state  ")
     assert run("workflow", "show", "a-1", "--json").json["state"] == "ok"
 

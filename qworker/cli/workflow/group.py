@@ -11,6 +11,7 @@ from qworker.cli.framework.commands import CommandGroup, dry_run_option, json_op
 from qworker.cli.framework.output import Output
 from qworker.cli.framework.paging import cut_notes, limit_option
 from qworker.cli.framework.parameters import QUEUE, queue_option
+from qworker.cli.framework.terminal import note
 from qworker.cli.workflow.tables import (
     gathered,
     run_document,
@@ -106,6 +107,8 @@ def signal(
     opened, run = _find(session, run_id, queue)
     opened.signal(run.id, name, given, replace=replace)
     redrive = f"; to continue it: qworker workflow redrive {run.id}" if run.state == "dead" else ""
+    if run.state == "waiting" and run.waits_for != name:
+        note(f"note: {run.id} waits for the signal {run.waits_for}, and goes on waiting")
     return Output(
         {"id": run.id, "queue": run.queue, "signal": name, "value": given},
         f"gave {run.id} of {run.queue} the signal {name}{redrive}",
