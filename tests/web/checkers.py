@@ -14,23 +14,29 @@ from typing import Any, Final
 
 from tests.servers import missing
 
-__all__ = ["CUT", "OVERLAPPING", "WIDE", "axe", "check_html"]
+__all__ = ["axe", "check_html", "misplaced"]
 
 _PACKAGES: Final = ("axe-core@4.14.1", "vnu-jar@26.9.27")
 _INSTALL_S: Final = 300
 #: What axe finds, in a few words each.
 _AXE: Final = """more => axe.run(document, {resultTypes: ['violations'], ...more}).then(found => found.violations.map(
   one => [one.id, one.nodes.slice(0, 3).map(node => node.html.slice(0, 120))]))"""
-#: Which rules axe has: all; contrast alone, for other colours; all others, for another width.
+#: Which rules axe has: all; contrast alone, for other colours; for another width what an element is called, which may
+#: be hidden there, and whether what scrolls there is reached by keys.
 _RULES: Final[dict[str, dict[str, Any]]] = {
     "all": {},
     "contrast": {"runOnly": ["color-contrast"]},
-    "all but contrast": {"rules": {"color-contrast": {"enabled": False}}},
+    "narrow": {
+        "runOnly": [
+            *("scrollable-region-focusable", "button-name", "link-name", "label", "select-name"),
+            *("input-button-name", "summary-name", "empty-heading", "svg-img-alt"),
+        ]
+    },
 }
 #: Pixels by which the page is wider than the window.
-WIDE: Final = "() => document.documentElement.scrollWidth - innerWidth"
+_WIDE: Final = "() => document.documentElement.scrollWidth - innerWidth"
 #: Elements that reach out of the window, or whose text is cut off.
-CUT: Final = """() => [...document.querySelectorAll('body *')].filter(e => {
+_CUT: Final = """() => [...document.querySelectorAll('body *')].filter(e => {
   if (e.closest('thead, .skip, svg')) return false;
   const box = e.getBoundingClientRect(), style = getComputedStyle(e);
   if (box.width === 0 || box.height === 0) return false;
@@ -38,7 +44,7 @@ CUT: Final = """() => [...document.querySelectorAll('body *')].filter(e => {
   return (!e.closest('pre') && box.right > innerWidth + 1) || (hides && e.scrollWidth > e.clientWidth + 1);
 }).map(e => e.outerHTML.slice(0, 100))"""
 #: Pieces of text that lie on each other.
-OVERLAPPING: Final = """() => {
+_OVERLAPPING: Final = """() => {
   const pieces = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   for (let node; (node = walker.nextNode());) {
     if (!node.data.trim() || node.parentElement.closest('thead, .skip, pre, svg, select, textarea, option')) continue;
@@ -87,6 +93,14 @@ def _home(cache_dir: Path) -> Path:
                 missing(f"npm install failed: {done.stderr[-500:]}")
             (home / "ready").touch()
     return home / "node_modules"
+
+
+def misplaced(page: Any) -> dict[str, Any]:
+    """Look for what is wider than the window, cut off, or lies on something else; returns what there is, by that."""
+    looks = {"wide": _WIDE, "cut": _CUT, "overlapping": _OVERLAPPING}
+    asked = ", ".join(f"{name}: ({look})()" for name, look in looks.items())
+    found: dict[str, Any] = page.evaluate(f"() => ({{{asked}}})")
+    return {name: what for name, what in found.items() if what}
 
 
 def axe(page: Any, cache_dir: Path, rules: str = "all") -> list[Any]:
