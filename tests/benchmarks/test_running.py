@@ -78,7 +78,7 @@ def test_only_a_server_with_snapshots_loses_sends_when_it_is_killed(
 ) -> None:
     """It is killed while senders wait for its replies: with an append-only file no confirmed send is lost."""
     monkeypatch.setattr("benchmarks.crash._BALLAST", 15 * 2**19)  # of 8 MiB: the disk is soon full
-    rows = _rows("crash", 300)
+    rows = _rows("crash", 100)
     assert rows["snapshots: lost"]["value"] == rows["snapshots: confirmed"]["value"] > 0
     for name in ("everysec", "always"):
         assert rows[f"{name}: confirmed"]["value"] > 0
@@ -139,14 +139,11 @@ def test_a_lone_message_takes_a_round_trip_more_from_a_distant_server(
     row = rows["start of a lone message, 5 ms away, beyond its local time"]
     assert (row["unit"], row["goal"]) == ("round trips", "≤ 1.5")
     assert rows["drain, 5 ms away to its own rate"]["goal"] == "≥ 0.6"
+    # It is away for the worker, too: nothing starts sooner than a round trip.
+    row = rows["qworker, 5 ms away: idle"]
+    assert row["unit"] == "ms"
+    assert row["value"] >= 5
     assert Stand.rtt_ms == 0
-
-
-def test_a_round_trip_counts_for_the_measured_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is 20 ms away is so for the worker: nothing starts sooner than that."""
-    monkeypatch.setattr(Stand, "rtt_ms", 20.0)
-    row = _rows("idle", 5)["qworker: p50"]
-    assert row["value"] >= {"µs": 20_000, "ms": 20, "s": 0.02}[str(row["unit"])]
 
 
 def test_groups_are_compared_with_messages_without() -> None:
@@ -188,8 +185,8 @@ def test_pauses_are_listed_per_script_of_each_verb(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("benchmarks.pauses._LARGE", {"1 MiB": 2**20})
     monkeypatch.setattr("benchmarks.pauses_verbs._PASSES", 1)
     monkeypatch.setattr("benchmarks.pauses_verbs._SPOTS", 5)
-    rows = _rows("pauses", 500)
-    assert rows["500 small, delete: delete: max"]["goal"] == "≤ 20"
+    rows = _rows("pauses", 100)
+    assert rows["100 small, delete: delete: max"]["goal"] == "≤ 20"
     assert rows["1 MiB, redrive: redrive: p99"]["goal"] == "≤ 5"
     assert 0 < rows["1 MiB, show: LRANGE: p50"]["value"] < rows["1 MiB, send: send: p50"]["value"]
     assert rows["1 MiB, floor: script that copies one: p50"]["goal"] is None
