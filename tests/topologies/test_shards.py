@@ -50,7 +50,7 @@ def sending(lab: Lab, threads: int = 2) -> Iterator[list[int]]:
                 queue.send({"task": "work", "args": [n]})
                 stored.append(n)
                 n += threads
-                time.sleep(0.008)
+                time.sleep(0.02)
         except BaseException as error:
             errors.append(error)
 
@@ -74,7 +74,7 @@ def test_the_number_changes_under_load_and_nothing_is_lost(
     other = Queue(lab.sender.client, lab.namespace, "orders")
     with lab.reaper(), lab.worker(), lab.worker():
         with sending(lab) as stored:
-            until(lambda: len(lab.noted("done")) > 100)
+            until(lambda: len(lab.noted("done")) > 50)
             grown = other.divide(5)
             masters = {nodes.master_of(other.ref.shard_of(n).keys.meta) for n in range(5)}
             assert grown.active == 5
@@ -86,7 +86,7 @@ def test_the_number_changes_under_load_and_nothing_is_lost(
             other.divide(2)
             until(lambda: len(other.division().shards) == 2)
             seen = len(stored)
-            until(lambda: len(stored) > seen + 100)
+            until(lambda: len(stored) > seen + 50)
         until(lambda: len(lab.noted("done")) >= len(stored))
     handled = Counter(n for (n,) in lab.noted("done"))
     assert sorted(handled) == sorted(stored)
