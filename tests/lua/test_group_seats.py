@@ -13,7 +13,7 @@ from qworker.engine.remove import purge
 from qworker.engine.run import signal_run
 from qworker.engine.settle import Outcomes
 from tests.lua.drive import NOW, Drive
-from tests.lua.group_calls import EMPTY, found, get, idle, put
+from tests.lua.group_calls import EMPTY, found, get, idle, ids, put
 from tests.lua.test_calls import OK, count, spec_of, start
 
 _NUMBERS = 2**21
@@ -52,31 +52,32 @@ def test_a_group_whose_members_leave_out_of_turn_has_run_empty(drive: Drive, lea
 
 
 @pytest.mark.parametrize("leave", [_delete, _hold])
-@pytest.mark.parametrize("goes_round", [False, True])
+@pytest.mark.parametrize(("goes_round", "stay"), [(False, 2), (True, 2), (True, 1)])
 def test_no_seats_stay_behind_the_last_member(
-    drive: Drive, leave: _Leave, goes_round: bool
+    drive: Drive, leave: _Leave, goes_round: bool, stay: int
 ) -> None:
     """When those before it have been received, its number is free, though one of them is in flight."""
-    put(drive, "=a:a0", "=a:a1")
-    if goes_round:  # the seats begin before the first one
+    put(drive, "=a:a0")
+    if goes_round:  # it goes back before the first seat: that is the last one of the number
         assert get(drive, "l0", 1) == ["a0"]
         back = Outcomes("l0")
         back.release("0")
         drive.settle(back)
-    put(drive, "=a:a2", "=a:a3")
-    left = drive.redis.zrange(drive.keys.delayed, 0, -1)
-    leave(drive, [item for item in left if b" a2 " in item[:7] or b" a3 " in item[:7]])
-    for lease, message in [("l1", "a0"), ("l2", "a1")]:
-        assert get(drive, lease) == [message]
-        if message == "a0":
-            drive.settle(Outcomes(lease, ack_all=True))
+    put(drive, "=a:a1", "=a:a2", "=a:a3")
+    members = {ids([item])[0]: item for item in drive.redis.zrange(drive.keys.delayed, 0, -1)}
+    leave(drive, [members[f"a{number}"] for number in range(stay, 4)])
+    for number in range(stay):
+        assert get(drive, f"l{number + 1}") == [f"a{number}"]
+        if number < stay - 1:
+            drive.settle(Outcomes(f"l{number + 1}", ack_all=True))
     drive.redis.hset(drive.keys.groups, "@number", _NUMBERS)
-    put(drive, "b:b0", "b:b1", "b:b2", "b:b3")
+    put(drive, *[f"{name}:{name}{number}" for name in "bc" for number in range(5)])
     put(drive, "=a:a4")
-    drive.settle(Outcomes("l2", ack_all=True))
-    assert sorted(get(drive, "l3")) == ["a4", "b0", "b1", "b2", "b3"]
+    drive.settle(Outcomes(f"l{stay}", ack_all=True))
+    sent = [f"{name}{number}" for name in "bc" for number in range(5)]
+    assert sorted(get(drive, "l9")) == ["a4", *sent]
     assert found(drive) == []
-    drive.settle(Outcomes("l3", ack_all=True))
+    drive.settle(Outcomes("l9", ack_all=True))
     assert idle(drive) == EMPTY
 
 
@@ -139,6 +140,19 @@ def test_numbers_go_round(drive: Drive, together: bool) -> None:
     got = get(drive, "l1", 7) + get(drive, "l2", 7)
     assert sorted(got) == sorted(["o0", "o1", *[f"{name}-{n}" for name in names for n in (0, 1)]])
     assert got.index("o0") < got.index("o1")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_more_numbers_are_taken_than_a_look_notes(drive: Drive, together: bool) -> None:
+    """Those after the last one that is noted are looked at when it is their turn."""
+    drive.redis.hset(drive.keys.groups, "@number", 0)
+    put(drive, *[f"g{number:02}:old{number}" for number in range(20)])
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS)
+    for names in (["a", "b"],) if together else (["a"], ["b"]):
+        put(drive, *[f"{name}:{name}0" for name in names])
+    seats = [score for _, score in drive.redis.zrange(drive.keys.delayed, 0, -1, withscores=True)]
+    assert len(set(seats)) == 22
+    assert found(drive) == []
 
 
 def test_receives_look_ahead_in_time(drive: Drive) -> None:

@@ -366,6 +366,9 @@ def test_groups_by_role(tmp_path: Path) -> None:
             mail.send(b"6", group="c")
             received += receiver.receive(10)
             assert sorted(each.body for each in received) == [b"1", b"2", b"3", b"4", b"6"]
+            redis.hset(groups, "@number", 2**22)  # so far none has looked
+            mail.send(b"7", group="d")
+            assert redis.llen(QueueKeys(NAMESPACE, "mail").ready[0]) == 1
         with Client(ConnectionFactory(server.url(TESTER))) as client:
             crm = Queue(client, NAMESPACE, "crm")
             crm.send_many([b"1", b"2"], group="acme", ordered=True)
