@@ -32,7 +32,8 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str
 
 def help_of(path: tuple[str, ...]) -> str:
     command: click.Command = cli
-    context = click.Context(command, info_name="qworker", terminal_width=80)
+    # With the names of --help that a user has: click keeps those of the first help that it writes.
+    context = click.Context(cli, info_name="qworker", terminal_width=80, **cli.context_settings)
     for name in path:
         assert isinstance(command, click.Group)
         child = command.get_command(context, name)

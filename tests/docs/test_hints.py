@@ -60,7 +60,7 @@ def fault(text: str) -> str | None:
     """Why the command line does not have the command that a text begins with; None if it does."""
     words = [word.rstrip(".:") for word in text.split()[1:]]
     command: click.Command = cli
-    context = click.Context(cli, info_name="qworker")
+    context = click.Context(cli, info_name="qworker", **cli.context_settings)
     while isinstance(command, click.Group) and words:
         below = command.get_command(context, words[0])
         if below is None:
