@@ -131,6 +131,7 @@ def test_a_limit_that_is_removed_beside_a_change_has_no_option_of_before(app: QW
         assert changed.limits() in ({}, {"b": Limit(concurrency=5)})
 
 
+@pytest.mark.slow
 def test_two_clients_that_change_options_of_a_limit_over_queues_change_both(app: QWorker) -> None:
     """Also if one of them adds a queue; every queue shows the same limit."""
     numbers = itertools.count()
@@ -157,6 +158,7 @@ def test_two_clients_that_change_options_of_a_limit_over_queues_change_both(app:
         assert {app.queue(one).limits()[name] for one in shared.queues} == {shared.limit}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["orders", "other"])
 def test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both(
     app: QWorker, where: str
