@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from qworker.client.execute import settle_replay
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
@@ -109,11 +110,11 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.slow
 def test_settles_are_repeated_in_few_trips_however_often_connections_break(
     server: Restarted, namespace: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From far away each trip is time in which a worker does nothing else; what was not repeated is kept."""
+    monkeypatch.setattr(settle_replay, "_TRIP_CALLS", 50)
     kind = connection_classes(ServerURL.parse(server.url))[way == "async"]
     write, repeated = kind.send_packed_command, list[int]()
 
@@ -121,15 +122,15 @@ def test_settles_are_repeated_in_few_trips_however_often_connections_break(
         settles = (words if isinstance(words, bytes) else b"".join(words)).count(b"EVALSHA")
         if settles:
             repeated.append(settles)
-        if settles in (500, 98) and repeated.count(settles) == 1:
+        if settles in (50, 18) and repeated.count(settles) == 1:
             raise redis.ConnectionError("broken")
         return write(connection, words, **options)
 
     async def work() -> int:
         async with AsyncClient(ConnectionFactory(server.url)) as client:
             queue = AsyncQueue(client, namespace, "q")
-            await queue.send_many(range(600))
-            messages = await queue.receive(600)
+            await queue.send_many(range(70))
+            messages = await queue.receive(70)
             server.redis().save()
             for message in messages:
                 await queue.ack(message)
@@ -140,8 +141,8 @@ def test_settles_are_repeated_in_few_trips_however_often_connections_break(
     def work_in_threads() -> int:
         with Client(ConnectionFactory(server.url)) as client:
             queue = Queue(client, namespace, "q")
-            queue.send_many(range(600))
-            messages = queue.receive(600)
+            queue.send_many(range(70))
+            messages = queue.receive(70)
             server.redis().save()
             for message in messages:
                 queue.ack(message)
@@ -150,8 +151,8 @@ def test_settles_are_repeated_in_few_trips_however_often_connections_break(
             return queue.inspect().unacked
 
     assert (asyncio.run(work()) if way == "async" else work_in_threads()) == 0
-    # Alone, as a script may have to be loaded, and then 500 at a time: twice, because connections break.
-    assert [number for number in repeated if number > 1] == [500, 500, 98, 97]
+    # Alone, as a script may have to be loaded, and then 50 at a time: twice, because connections break.
+    assert [number for number in repeated if number > 1] == [50, 50, 18, 17]
 
 
 @pytest.mark.parametrize("others", [0, 60])

@@ -259,7 +259,6 @@ def test_what_is_huge_is_refused_or_cut(browser: Browser, hostile: Shop) -> None
     assert len(browser.get("/audit").text) < 100_000
 
 
-@pytest.mark.slow
 def test_a_crowd_that_asks_for_stacks_leaves_threads_for_pages(
     made: Callable[..., Dashboard], shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
