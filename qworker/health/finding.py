@@ -28,7 +28,10 @@ __all__ = [
 _NAMED: Final = 5
 
 #: What to do about a node of a Cluster that is away.
-FIX_AWAY: Final = "start that node, or let its replica take over: CLUSTER NODES shows both"
+FIX_AWAY: Final = (
+    "start that node, or let its replica take over: CLUSTER NODES shows both; if no node has the slot: "
+    "redis-cli --cluster fix HOST:PORT"
+)
 
 #: What to do about a key of another type.
 FIX_BROKEN: Final = "inspect that key, then RENAME or DEL it in redis-cli; the rest is untouched"

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qworker.client.per_shard import of_one_key
-from qworker.errors import InDoubtError, LoadingError, QworkerError, UnavailableError
+from qworker.errors import (
+    ClusterMovingError,
+    InDoubtError,
+    LoadingError,
+    QworkerError,
+    UnavailableError,
+)
 from qworker.health.finding import FIX_AWAY, FIX_BROKEN, Finding, Status
 
 __all__ = ["not_made", "unless_broken"]
 
-_AWAY = (UnavailableError, InDoubtError, LoadingError)
+_AWAY = (UnavailableError, InDoubtError, LoadingError, ClusterMovingError)
 
 
 def not_made(check: str, error: QworkerError, *, clustered: bool) -> Finding | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from redis.crc import key_slot
 from structlog.testing import capture_logs
 
 from qworker import QWorker, ResultTimeoutError, chain
@@ -418,6 +419,51 @@ def test_passes_go_on_beside_a_frozen_node(
         assert longest_s < LONGEST_S
         failed = [line for line in lines if line["event"] == "queue_failed" and line["queue"]]
         assert {line["queue"] for line in failed} == {keys.name for keys in places[:20]}
+
+
+@contextmanager
+def unserved(nodes: Cluster, keys: QueueKeys) -> Iterator[None]:
+    """No node serves the slot of a queue, as after a resharding that was stopped halfway."""
+    owner, slot = nodes.master_of(keys.meta), key_slot(keys.meta.encode())
+    for node in nodes.nodes:
+        node.ask("CLUSTER", "DELSLOTS", slot)
+    yield
+    owner.ask("CLUSTER", "ADDSLOTS", slot)
+    nodes.wait_until_whole()
+
+
+def test_a_slot_that_no_node_serves_costs_its_queues_alone(
+    nodes: Cluster, namespace: str, client: Client
+) -> None:
+    """Others of its former node are reaped in the same pass, and listed; log, list and doctor name the queue."""
+    first, *others = queues(nodes, namespace, nodes.masters()[0], 4, 3)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["--url", nodes.url, "--namespace", namespace, *words])
+
+    with Client(ConnectionFactory(nodes.url)) as own, capture_logs() as lines:
+        reaper = Reaper(own, namespace)
+        for keys in (first, *others):
+            Queue(client, namespace, keys.name).send({"n": 1})
+        reaper.tick()
+        for keys in (first, *others):
+            Queue(client, namespace, keys.name).send({"n": 1}, delay="10ms")
+        with unserved(nodes, first):
+            assert sum(reaper.tick().promoted for _ in range(2)) == len(others)
+            listed, found = run("queue", "ls"), run("doctor", "--json")
+    failed = [line for line in lines if line["event"] == "queue_failed"]
+    assert first.name in {line["queue"] for line in failed} <= {first.name, ""}, failed
+    assert all("serves slot" in line["problem"] for line in failed)
+    assert listed.exit_code == 1
+    assert f"{first.name} cannot be read: no node has it" in listed.stderr
+    assert {line.split()[0] for line in listed.stdout.splitlines()[1:]} == {
+        keys.name for keys in others
+    }
+    (about,) = [
+        finding for finding in json.loads(found.stdout)["findings"] if finding["check"] == "unread"
+    ]
+    assert about["text"].startswith(f"1 queue cannot be read: {first.name}; no node has it")
+    assert "--cluster fix" in about["fix"]
 
 
 def test_leases_of_other_nodes_are_extended_while_a_dead_child_is_settled(

@@ -125,8 +125,11 @@ class Queues:
             except (UnavailableError, InDoubtError, LoadingError) as error:
                 if not partial or not factory.clustered:
                     raise
+                # Now it may be known that no node serves the slot; the queues of the node are read.
+                node = factory.last_node(QueueKeys(self._namespace, name).meta)
                 away.setdefault(node, error)
-                self.unread[name] = f"its node {node or ''} is away ({error})"
+                named = f"its node {node} is away" if node else "no node has it"
+                self.unread[name] = f"{named} ({error})"
         if away and not inspections:
             raise next(iter(away.values()))
         return inspections

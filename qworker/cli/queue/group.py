@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from qworker.cli.framework.commands import CommandGroup, VerbCommand, json_option
+from qworker.cli.framework.errors import FAILED
 from qworker.cli.framework.output import Block, Heading, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE, NumberRange
 from qworker.cli.framework.terminal import Column
@@ -46,8 +47,8 @@ def list_queues(session: Session) -> Iterator[Output]:
     """List the queues with their sizes.
 
     OLDEST is the age of the oldest ready message. A queue is listed from its first send by qworker; one that only gets
-    plain RPUSHes is listed when a reaper finds it. Exit code 1 if a node of a Cluster did not answer: the queues of the
-    others are listed.
+    plain RPUSHes is listed when a reaper finds it. Exit code 1 if a node of a Cluster did not answer, or none has the
+    slot of a queue: the other queues are listed.
     """
     from qworker.cli.queue.tables import queue_document
 
@@ -58,6 +59,8 @@ def list_queues(session: Session) -> Iterator[Output]:
     document = {"queues": documents, **({"unread": unread} if unread else {})}
     yield Output(document, _listing(session, queues))
     session.check_complete()
+    if unread:
+        raise click.exceptions.Exit(FAILED)
 
 
 def _listing(

@@ -270,7 +270,10 @@ class AsyncClient(BaseClient):
             except ServerError as error:
                 if per_queue.unserved is None:
                     raise
-                if error.retry is not RetryRule.NEVER:
+                if (
+                    error.retry is not RetryRule.NEVER
+                    and self.factory.last_node(command.key) == node
+                ):
                     failed[node] = error
                 unserved[index] = error
                 results.append(per_queue.unserved(index, error))

@@ -149,8 +149,9 @@ class BaseClient:
             answers = yield Together([step.commands[at] for at in asked]), limit_s
             for at, answer in zip(asked, answers, strict=True):
                 results[at] = answer
-                if isinstance(answer, AWAY):
-                    away[nodes[at] or self.factory.last_node(step.commands[at].key)] = answer
+                node = self.factory.last_node(step.commands[at].key)
+                if isinstance(answer, AWAY) and nodes[at] in (None, node):
+                    away[node] = answer
         return results
 
     def _check_served(
@@ -158,19 +159,19 @@ class BaseClient:
     ) -> None:
         """Raise an error of a command of many queues unless some of its `servers` may serve the others.
 
-        An error that no repetition cures is about its queue alone.
+        An error that no repetition cures is about its queue alone, and so is a slot that no node serves.
         """
         first = next(iter(failed.values()))
-        away: set[Address | None] = set()
+        away: set[Address] = set()
         refused = 0
         for index, error in failed.items():
             if not isinstance(error, ServerError):
                 raise error
             if error.retry is RetryRule.NEVER:
                 refused += 1
-            else:
-                away.add(self.factory.last_node(per_queue.commands[index].key))
-        if len(away) >= servers or refused == len(per_queue.commands):
+            elif (node := self.factory.last_node(per_queue.commands[index].key)) is not None:
+                away.add(node)
+        if len(away) >= max(1, servers) or refused == len(per_queue.commands):
             raise first
 
     def _release_unreturned(self) -> Calls[None]:

@@ -143,8 +143,13 @@ def call_each(
         try:
             outcomes.append(failed.get(node) or attempt(command, patience.after(waited_s)))
         except QworkerError as error:
-            # An error that no repetition cures is about the command alone.
-            if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+            # An error that no repetition cures is about the command alone, and so is that of a slot which the node no
+            # longer serves.
+            if (
+                isinstance(error, ServerError)
+                and error.retry is not RetryRule.NEVER
+                and factory.last_node(command.key) == node
+            ):
                 failed[node] = error
             outcomes.append(error)
     return outcomes

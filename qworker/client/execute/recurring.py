@@ -69,7 +69,7 @@ class RecurringCalls:
         try:
             result = self._client.execute(command, give_up_s=limit_s, within_s=self._within_s)
         except QworkerError as error:
-            self._note(node, error)
+            self._note(node, command, error)
             raise
         self._away.served(node)
         return result
@@ -85,10 +85,12 @@ class RecurringCalls:
             [commands[at] for at in asked], give_up_s=self._give_up_s, within_s=self._within_s
         )
         results: dict[int, Any] = dict(zip(asked, answers, strict=True))
-        failures = {nodes[at]: answer for at, answer in results.items() if is_of_server(answer)}
+        failures = {
+            nodes[at]: at for at in asked if self._blames(results[at], commands[at], nodes[at])
+        }
         for node in {nodes[at] for at in asked}:
             if node in failures:
-                self._note(node, failures[node])
+                self._note(node, commands[failures[node]], results[failures[node]])
             else:
                 self._away.served(node)
         for at, node in enumerate(nodes):
@@ -106,9 +108,15 @@ class RecurringCalls:
             return error.error
         return None
 
-    def _note(self, node: Address | None, error: QworkerError) -> None:
-        if node is not None and is_of_server(error):
+    def _note(self, node: Address | None, command: Command[Any], error: QworkerError) -> None:
+        if node is not None and self._blames(error, command, node):
             self._away.failed(node, error)
+
+    def _blames(
+        self, result: object, command: Command[Any], node: Address | None
+    ) -> TypeGuard[ServerError]:
+        """Say whether a result is an error of the node: not if the slot is now elsewhere, or no node serves it."""
+        return is_of_server(result) and self._node(command) == node
 
 
 def is_of_server(result: object) -> TypeGuard[ServerError]:
