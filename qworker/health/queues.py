@@ -113,7 +113,8 @@ def _dead(queues: Mapping[str, Inspection]) -> Iterator[Finding]:
             "dead",
             Status.WARNING,
             counted(dead),
-            f"see why: qworker dead ls {worst}; then qworker dead redrive {worst}, or drop",
+            f"see why: qworker dead ls {worst}; then qworker dead redrive {worst} --all, "
+            f"or qworker dead drop {worst} --all",
         )
 
 

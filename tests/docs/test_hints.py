@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from qworker.cli.dead.group import drop, redrive
 from qworker.cli.main import cli
 from tests.docs.blocks import ROOT
 
@@ -16,6 +17,8 @@ from tests.docs.blocks import ROOT
 FILLED = "VALUE"
 #: A command, until its sentence goes on.
 COMMAND = re.compile(r"qworker (?:(?!\sqworker)[^\n;,`()|'\"…]|…)+")
+#: Commands that refuse to act on everything unless they are told to.
+CHOOSERS = (redrive, drop)
 ARGUMENT = re.compile(r"VALUE|[A-Z][A-Z-]+|--[a-z].*|-[a-z]")
 
 
@@ -71,6 +74,8 @@ def fault(text: str) -> str | None:
         if not (ARGUMENT.fullmatch(word) or (given and given[-1].startswith("--"))):
             break
         given.append(word)
+    if command in CHOOSERS and not any(word.startswith("--") for word in words):
+        return "it must choose dead letters: --all, or a filter"
     if not given or isinstance(command, click.Group):
         return None
     if given[-1].startswith("--"):
@@ -89,3 +94,5 @@ def test_there_are_texts_to_check_and_wrong_ones_are_found():
     assert len(suggested()) > 50
     assert fault("qworker message show VALUE VALUE") == "VALUE is too much"
     assert fault("qworker message look VALUE") == "look is no verb"
+    assert "must choose" in str(fault("qworker dead redrive VALUE"))
+    assert fault("qworker dead redrive VALUE --all") is None
