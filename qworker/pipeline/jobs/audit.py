@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qworker.pipeline.jobs import composition_verdicts
 from qworker.pipeline.jobs.audit_counts import Counts, take_samples
@@ -41,7 +41,7 @@ from qworker.pipeline.jobs.composition_verdicts import Compositions
 from qworker.pipeline.jobs.compositions import is_composed
 from qworker.pipeline.jobs.deleted import NOTHING_EARLIER, Earlier
 from qworker.pipeline.jobs.holes import GONE, IN_RECORD, UNKNOWN, Hole, Shard, utc
-from qworker.pipeline.jobs.lifecycle import KEYS, LIVES
+from qworker.pipeline.jobs.lifecycle import KEYS
 from qworker.pipeline.jobs.local import kept, together
 from qworker.pipeline.jobs.record import Record, Seen, examine
 from qworker.pipeline.jobs.verdicts import Snapshot, Window, judged, judged_apart
@@ -51,13 +51,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["AuditResult", "Judged", "Snapshot", "Window", "audit"]
-
-#: The columns of a judged lifecycle that are kept: the rest is not even computed.
-_JUDGED: Final = (
-    *(*LIVES, "again", "task", "sent_ts", "sent_seen", "last_event", "end_event"),
-    *("last_ts", "acks", "redrives", "attempts", "state", "stored", "first_ack"),
-    *("lost", "unsure", "acked_twice", "delivered_late"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +131,12 @@ def _judge(
 ) -> tuple[DataFrame, Counts]:
     """Judge lifecycles, and count them; `drop` gets the frames that are kept until the audit ends."""
     # On the disk: a small heap holds neither 10^8 messages nor the part of them that Spark would leave there.
-    rows = kept(judged(*beside).select(*_JUDGED))
+    rows = kept(judged(*beside))
     drop.append(rows)
     counts = Counts.of(rows)
     if not counts.found["again"]:
         return rows, counts
-    lives = kept(judged_apart(rows, *beside).select(*_JUDGED))
+    lives = kept(judged_apart(rows, *beside))
     drop.append(lives)
     rows = together(rows.where("not again"), lives)
     return rows, Counts.of(rows)

@@ -6,17 +6,21 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.audit_result import SAMPLES, iso
 from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.lifecycle import LIVES
+from qworker.pipeline.jobs.queries import samples_of
 from qworker.pipeline.jobs.verdicts import started_late
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = ["Counts", "take_samples"]
+
+_END: Final = "if(state = 'ended', coalesce(end_event, last_event), null) as end"
+_SAMPLED: Final = "queue, message_id, task, sent_ts, last_event, last_ts, acks, attempts, stored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +48,9 @@ class Counts:
             "in_redis": "state = 'open' and stored is not null",
             **{name: name for name in ("lost", "acked_twice", "unsure", "delivered_late", "again")},
         }
-        end = F.when(F.col("state") == "ended", F.coalesce("end_event", "last_event"))
-        groups = (
-            rows.groupBy("queue", end.alias("end"))
-            .agg(
-                F.max("sent_seen").alias("heard"),
-                F.max("last_ts").alias("newest"),
-                *(F.count(F.when(F.expr(test), 1)).alias(name) for name, test in tests.items()),
-            )
-            .collect()
-        )
+        sums = ["max(sent_seen) as heard", "max(last_ts) as newest"]
+        sums += [f"count(if({test}, 1, null)) as {name}" for name, test in tests.items()]
+        groups = rows.groupBy("queue", F.expr(_END)).agg(*map(F.expr, sums)).collect()
         found: Counter[str] = Counter()
         ended: Counter[str] = Counter()
         for row in groups:
@@ -86,36 +83,38 @@ def take_samples(
 ) -> tuple[dict[str, list[dict[str, Any]]], int]:
     """Choose messages of each finding; and count those that were started after their ack."""
     found = counts.found
-    samples = {
-        name: _samples(rows.where(name), in_redis)
-        for name in ("lost", "acked_twice", "unsure")
-        if found[name]
-    }
+    tests = {name: name for name in ("lost", "acked_twice", "unsure") if found[name]}
     if found["open"] > found["lost"]:
-        samples["open"] = _samples(rows.where("state = 'open' and not lost"), in_redis)
-    late_starts = 0
+        tests["open"] = "state = 'open' and not lost"
+    samples, late_starts = _samples(rows, tests, in_redis), 0
     if found["delivered_late"]:
         late = started_late(events, rows)
         if late_starts := late.count():
             of_late = rows.join(late, list(LIVES), "left_semi")
-            samples["started_after_ack"] = _samples(of_late, in_redis)
+            samples |= _samples(of_late, {"started_after_ack": "true"}, in_redis)
     return samples, late_starts
 
 
-def _samples(rows: DataFrame, in_redis: bool) -> list[dict[str, Any]]:
-    names = ["queue", "message_id", "task", "sent_ts", "last_event", "last_ts", "acks", "attempts"]
-    sampled = rows.select(*names, "stored").orderBy("sent_ts", "message_id").limit(SAMPLES)
-    return [
-        {
-            "queue": row.queue,
-            "message_id": row.message_id,
-            "task": row.task,
-            "sent": iso(utc(row.sent_ts)),
-            "last_event": row.last_event,
-            "last": iso(utc(row.last_ts)),
-            "acks": row.acks,
-            "attempts": row.attempts,
-            **({"in_redis": row.stored} if in_redis else {}),
-        }
-        for row in sampled.collect()
-    ]
+def _samples(
+    rows: DataFrame, tests: Mapping[str, str], in_redis: bool
+) -> dict[str, list[dict[str, Any]]]:
+    """The oldest messages for which each test holds."""
+    return {
+        kind: [
+            {
+                "queue": row.queue,
+                "message_id": row.message_id,
+                "task": row.task,
+                "sent": iso(utc(row.sent_ts)),
+                "last_event": row.last_event,
+                "last": iso(utc(row.last_ts)),
+                "acks": row.acks,
+                "attempts": row.attempts,
+                **({"in_redis": row.stored} if in_redis else {}),
+            }
+            for row in some
+        ]
+        for kind, some in samples_of(
+            rows, tests, _SAMPLED, ("sent_ts", "message_id"), SAMPLES
+        ).items()
+    }

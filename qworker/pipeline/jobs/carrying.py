@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import reduce
-from operator import or_
 from typing import TYPE_CHECKING, Final
 
 from qworker.pipeline.jobs.compositions import WATCHED, KeptGroup, events_of
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS, LIVES, of_life
 from qworker.pipeline.jobs.local import local_frame, of_few, together
+from qworker.pipeline.jobs.queries import at
 from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from qworker.pipeline.jobs.record import Record
 
 __all__ = ["last_holes", "needed_events", "recent", "unfinished"]
 
+#: Lifecycles that an audit has named.
+_REPORTED: Final = "lost or unsure or acked_twice or delivered_late"
 #: Maximum number of holes that are kept of a shard: a message that is carried rarely has more behind it.
 _HOLES: Final = 100
 
@@ -35,10 +36,9 @@ def needed_events(record: Record, kept: DataFrame, groups: Sequence[KeptGroup] =
     from pyspark.sql import functions as F
 
     events = record.events.where("event not in ('gap', 'mode') and not live").drop("live")
-    columns, keys = events.columns, list(KEYS)
-    lives = kept.select(*(F.col(name).alias(f"of_{name}") for name in LIVES))
-    own = [F.col(name) == F.col(f"of_{name}") for name in keys]
-    own.append(of_life(F.col("sent_ts"), F.col("of_life")))
+    columns = events.columns
+    lives = kept.selectExpr(*(f"{name} as of_{name}" for name in LIVES))
+    own = " and ".join([*(f"{name} = of_{name}" for name in KEYS), of_life(life="of_life")])
     schema = arrow_of("journal")
     # With a zone: a time of this process is ambiguous in an hour of autumn.
     modes = [
@@ -46,7 +46,7 @@ def needed_events(record: Record, kept: DataFrame, groups: Sequence[KeptGroup] =
         for row in record.modes
         if not row.live
     ]
-    needed = events.join(lives, own, "left_semi")
+    needed = events.join(lives, F.expr(own), "left_semi")
     if groups:
         # An event may be needed for both.
         needed = together(needed, events_of(events, groups)).dropDuplicates(
@@ -82,17 +82,12 @@ def _newest(holes: Iterable[Hole]) -> list[Hole]:
     return [*chosen[-_HOLES:-1], replace(chosen[-1], until=latest)]
 
 
-def recent(newest: datetime | None) -> Column:
-    """Whether a message had an event in the last hour before `newest`, the time of the last one of all."""
-    from pyspark.sql import functions as F
-
-    return F.lit(False) if newest is None else F.col("last_ts") > F.lit(newest - WATCHED)
+def recent(newest: datetime | None) -> str:
+    """Whether a message had an event in the last hour before `newest`, the time of the last one of all, as SQL."""
+    return "false" if newest is None else f"last_ts > {at(newest - WATCHED)}"
 
 
 def unfinished(rows: DataFrame, newest: datetime | None) -> DataFrame:
     """The lifecycles that an audit has judged and the next one needs: queue, shard, message_id, life."""
-    from pyspark.sql import functions as F
-
-    reported = reduce(or_, map(F.col, ("lost", "unsure", "acked_twice", "delivered_late")))
-    needed = ((F.col("state") == "open") | recent(newest)) & ~reported
+    needed = f"(state = 'open' or {recent(newest)}) and not ({_REPORTED})"
     return rows.where(needed).select(*LIVES)

@@ -33,6 +33,7 @@ from qworker.pipeline.jobs.group_verdicts import judged_groups, known_since, mad
 from qworker.pipeline.jobs.holes import Shard, utc
 from qworker.pipeline.jobs.lifecycle import KEYS
 from qworker.pipeline.jobs.local import kept
+from qworker.pipeline.jobs.queries import at, samples_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,6 +46,13 @@ __all__ = ["Compositions", "carried", "judge"]
 _STEP_KEYS: Final = (*KEYS, "life", "step")
 #: A group that waits, and about which nothing is to be said.
 _OPEN: Final = "outcome is null and not undecided and not unsure"
+#: What is counted of groups, and how.
+_KINDS: Final = ("begun", "twice", "undecided", "unsure", "open")
+_SUMS: Final = (
+    "count(1) as groups",
+    *(f"count(if({kind}, 1, null)) as {kind}" for kind in _KINDS[:-1]),
+    f"count(if({_OPEN}, 1, null)) as open",
+)
 #: The samples of groups: the name, the kind that is counted, and the test.
 _SAMPLED: Final = (
     ("group_decided_twice", "twice", "twice"),
@@ -85,7 +93,7 @@ def judge(
     composed = kept(record.events.where(is_composed()))
     # The events of one of two histories with the same numbers do not count, and it is not known which.
     reused = _in({(hole.queue, hole.shard) for hole in record.holes if hole.why == "used twice"})
-    recorded = steps(composed.where(window.holds()))
+    recorded = steps(window.cut(composed))
     again = _recorded_again(recorded).withColumn("in_doubt", reused)
     if seen is not None:
         # What an earlier run has named is not named again.
@@ -93,27 +101,20 @@ def judge(
     made = kept(made_groups(composed, window))
     rows, again = kept(judged_groups(made, composed, record, taken, seen)), kept(again)
     try:
-        kinds = ("begun", "twice", "undecided", "unsure", "open")
-        sums = (
-            rows.groupBy(F.coalesce("outcome", F.lit("open")).alias("outcome"))
-            .agg(
-                F.count(F.lit(1)).alias("groups"),
-                *(F.count(F.when(F.col(kind), 1)).alias(kind) for kind in kinds[:-1]),
-                F.count(F.when(F.expr(_OPEN), 1)).alias("open"),
-            )
-            .collect()
-        )
-        total = {kind: sum(row[kind] for row in sums) for kind in kinds}
+        outcome = F.expr("coalesce(outcome, 'open') as outcome")
+        sums = rows.groupBy(outcome).agg(*map(F.expr, _SUMS)).collect()
+        total = {kind: sum(row[kind] for row in sums) for kind in _KINDS}
         by_doubt = again.groupBy("in_doubt").count().collect()
         steps_again = {row.in_doubt: row["count"] for row in by_doubt}
         step_twice = steps_again.get(False, 0)
         samples: dict[str, list[dict[str, Any]]] = {}
         if step_twice:
             samples["step_twice"] = _step_samples(again.where("not in_doubt"))
-        for name, kind, test in _SAMPLED:
-            if total[kind]:
-                samples[name] = _group_samples(rows.where(test))
+        samples |= _group_samples(
+            rows, {name: test for name, kind, test in _SAMPLED if total[kind]}
+        )
         doubts = rows.where("unsure").select("queue", "shard").distinct()
+        known, named = _known(rows, record, seen) if sums else ((), frozenset())
         return Compositions(
             steps=recorded.count(),
             step_twice=step_twice,
@@ -124,8 +125,8 @@ def judge(
             group_unsure=total["unsure"] + steps_again.get(True, 0),
             samples=samples,
             in_doubt=frozenset(map(tuple, doubts.collect())) if total["unsure"] else frozenset(),
-            kept=_kept(rows, record, seen) if sums else (),
-            named=_named(rows, seen, news=bool(total["undecided"] or total["unsure"])),
+            kept=known,
+            named=named,
         )
     finally:
         for frame in (composed, made, rows, again):
@@ -160,28 +161,26 @@ def _lasts(record: Record, seen: Seen | None) -> list[datetime]:
     return [*record.lasts.values(), *(() if seen is None else seen.lasts.values())]
 
 
-def _kept(rows: DataFrame, record: Record, seen: Seen | None) -> tuple[KeptGroup, ...]:
-    """The groups that the next audit needs: those that wait, and those that were decided just now."""
-    from pyspark.sql import functions as F
+def _known(
+    rows: DataFrame, record: Record, seen: Seen | None
+) -> tuple[tuple[KeptGroup, ...], frozenset[Group]]:
+    """The groups that the next audit needs: those that wait, and those that were decided just now.
 
-    lasts = _lasts(record, seen)
-    watched = F.col("last_ts") > F.lit(max(lasts) - WATCHED) if lasts else F.lit(False)
-    waits = F.col("outcome").isNull()
-    needed = waits | (F.col("begun") & (F.col("decisions") > 0) & watched)
-    return tuple(
-        KeptGroup(row.queue, row.shard, row.group_id, row.made_ms, row.waits)
-        for row in rows.where(needed).select(*GROUP_KEYS, waits.alias("waits")).collect()
-    )
-
-
-def _named(rows: DataFrame, seen: Seen | None, *, news: bool) -> frozenset[Group]:
-    """Groups that wait and were named for it, now (`news`: there are any) or before."""
+    And those that wait and were named for it, now or before.
+    """
     before = frozenset[Group]() if seen is None else seen.groups.named
-    if not news and not before:
-        return before
-    waits = rows.where("outcome is null").select(*GROUP_KEYS, "undecided", "unsure").collect()
-    groups = [(tuple(row)[:4], row.undecided or row.unsure) for row in waits]
-    return frozenset(group for group, now in groups if now or group in before)
+    lasts = _lasts(record, seen)
+    watched = f"last_ts > {at(max(lasts) - WATCHED)}" if lasts else "false"
+    needed = rows.where(f"outcome is null or begun and decisions > 0 and {watched}").selectExpr(
+        *GROUP_KEYS, "outcome is null as waits", "undecided or unsure as told"
+    )
+    kept, named = list[KeptGroup](), set[Group]()
+    for row in needed.collect():
+        group = (row.queue, row.shard, row.group_id, row.made_ms)
+        kept.append(KeptGroup(*group, row.waits))
+        if row.waits and (row.told or group in before):
+            named.add(group)
+    return tuple(kept), frozenset(named)
 
 
 def _in(shards: Iterable[Shard]) -> Column:
@@ -208,19 +207,24 @@ def _step_samples(rows: DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def _group_samples(rows: DataFrame) -> list[dict[str, Any]]:
-    """The oldest ones."""
-    return [
-        {
-            "queue": row.queue,
-            "group_id": row.group_id,
-            "made": iso(utc(row.made_ts)),
-            "calls": row["size"],
-            "policy": row.policy,
-            "decisions": row.decisions,
-            "outcome": row.outcome,
-            "due": iso(utc(row.must_ts)),
-            "last": iso(utc(row.last_ts)),
-        }
-        for row in rows.orderBy("made_ts", "group_id").limit(SAMPLES).collect()
-    ]
+def _group_samples(rows: DataFrame, tests: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    """The oldest groups for which each test holds."""
+    columns = "queue, group_id, made_ts, size, policy, decisions, outcome, must_ts, last_ts"
+    found = samples_of(rows, tests, columns, ("made_ts", "group_id"), SAMPLES)
+    return {
+        name: [
+            {
+                "queue": row.queue,
+                "group_id": row.group_id,
+                "made": iso(utc(row.made_ts)),
+                "calls": row["size"],
+                "policy": row.policy,
+                "decisions": row.decisions,
+                "outcome": row.outcome,
+                "due": iso(utc(row.must_ts)),
+                "last": iso(utc(row.last_ts)),
+            }
+            for row in some
+        ]
+        for name, some in found.items()
+    }

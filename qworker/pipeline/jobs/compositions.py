@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qworker.pipeline.jobs.holes import Shard
 from qworker.pipeline.jobs.lifecycle import KEYS, POSITION, life
 from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.queries import query
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -25,7 +26,7 @@ __all__ = [
         "calls",
         "events_of",
     ),
-    *("groups", "groups_frame", "is_composed", "steps"),
+    *("beginnings", "groups", "groups_frame", "is_composed", "steps"),
 ]
 
 #: The events of compositions; see docs/protocol.md.
@@ -119,14 +120,12 @@ def is_composed() -> Column:
 
 def steps(events: DataFrame) -> DataFrame:
     """Steps that were recorded: queue, shard, message_id, life, sent_ts, step, digest STRING, epoch, number, ts."""
-    from pyspark.sql import functions as F
-
-    return events.where("event = 'step'").select(
+    return events.where("event = 'step'").selectExpr(
         *KEYS,
-        life(apart=True).alias("life"),
+        f"{life(apart=True)} as life",
         "sent_ts",
-        F.expr(f"regexp_extract(reason, r'{_STEP}', 1) as step"),
-        F.expr(f"regexp_extract(reason, r'{_STEP}', 2) as digest"),
+        f"regexp_extract(reason, r'{_STEP}', 1) as step",
+        f"regexp_extract(reason, r'{_STEP}', 2) as digest",
         "epoch",
         "number",
         "ts",
@@ -134,29 +133,35 @@ def steps(events: DataFrame) -> DataFrame:
 
 
 def groups(events: DataFrame) -> DataFrame:
-    """One row per beginning of a group of calls.
+    """The rows of `beginnings` of events."""
+    return query(beginnings("{events}"), events=events)
+
+
+def beginnings(events: str) -> str:
+    """One row per beginning of a group of calls, as SQL. `events`: a name in SQL.
 
     queue, shard, group_id, made_ms BIGINT · begun BOOLEAN: its beginning is there · size INT, policy, follows (the id
     of its callback, or of the run that waits), begun_ts: null without · decisions BIGINT · outcome, decided_ts: of the
     first one · first STRUCT<epoch, number>: its first event · last_ts.
     """
-    from pyspark.sql import functions as F
+    return f"""
+        select {", ".join(GROUP_KEYS)}, {", ".join(_SUMS)}
+        from (
+            select *, {", ".join(_NAME)} from {events}
+            where event in ('group_begun', 'group_decided')
+        )
+        group by {", ".join(GROUP_KEYS)}
+    """
 
-    return (
-        events.where("event in ('group_begun', 'group_decided')")
-        .selectExpr("*", *_NAME)
-        .groupBy(*GROUP_KEYS)
-        .agg(*map(F.expr, _SUMS))
-    )
 
-
-def calls(events: DataFrame) -> DataFrame:
-    """The events of messages that may be calls of groups, with `group_id` and `member` BIGINT."""
-    return events.where(f"message_id rlike r'{_CALL}'").selectExpr(
-        "*",
-        f"regexp_extract(message_id, r'{_CALL}', 1) as group_id",
-        f"cast(regexp_extract(message_id, r'{_CALL}', 2) as bigint) as member",
-    )
+def calls(events: str) -> str:
+    """The events of messages that may be calls of groups, with `group_id` and `member` BIGINT, as SQL."""
+    return f"""
+        select *, regexp_extract(message_id, r'{_CALL}', 1) as group_id,
+            cast(regexp_extract(message_id, r'{_CALL}', 2) as bigint) as member
+        from {events}
+        where message_id rlike r'{_CALL}'
+    """
 
 
 def events_of(events: DataFrame, kept: Sequence[KeptGroup]) -> DataFrame:
@@ -173,7 +178,8 @@ def events_of(events: DataFrame, kept: Sequence[KeptGroup]) -> DataFrame:
     )
     ids = sorted({(group.group_id,) for group in kept if group.waits})
     waiting = local_frame(spark, ids, pa.schema([("group_id", pa.string())]))
-    of_calls = calls(events).join(waiting, ["group_id"], "left_semi").select(*columns)
+    of_calls = query(calls("{events}"), events=events)
+    of_calls = of_calls.join(waiting, ["group_id"], "left_semi").select(*columns)
     return own.unionByName(of_calls)
 
 

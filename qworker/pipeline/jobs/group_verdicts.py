@@ -8,19 +8,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
-from qworker.pipeline.jobs.compositions import (
-    GROUP_KEYS,
-    calls,
-    groups,
-    groups_frame,
-    is_composed,
-)
+from qworker.pipeline.jobs.compositions import GROUP_KEYS, beginnings, calls, groups_frame
 from qworker.pipeline.jobs.holes import IN_RECORD, Shard
-from qworker.pipeline.jobs.lifecycle import KEYS, lifecycles
+from qworker.pipeline.jobs.lifecycle import KEYS, lives
 from qworker.pipeline.jobs.local import local_frame, together
+from qworker.pipeline.jobs.queries import at, query
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from qworker.pipeline.jobs.record import Record, Seen
     from qworker.pipeline.jobs.verdicts import Window
@@ -29,11 +24,7 @@ __all__ = ["IN_TRANSIT", "judged_groups", "known_since", "made_groups"]
 
 #: How long the end of a call may take until it decides its group.
 IN_TRANSIT: Final = timedelta(minutes=10)
-#: Columns that a verdict is made of.
-_BESIDE: Final = {
-    *("doubtful", "heard", "known_ts", "begun_ts_of_record", "reused", "gaps"),
-    *("news_begun", "news_decided", "named"),
-}
+_KEYS: Final = ", ".join(GROUP_KEYS)
 #: The groups of one id that wait, summed up, in SQL.
 _OF_AN_ID: Final = (
     "max(made_ts) as made_ts",
@@ -45,17 +36,27 @@ _OF_AN_ID: Final = (
 _OK: Final = "state = 'ended' and ok"
 _BAD: Final = "state = 'ended' and not coalesce(ok, false)"
 _OVER: Final = "state in ('ended', 'dead')"
-#: The calls of a group, summed up.
-_OF_CALLS: Final = (
-    "count(distinct member) as heard",
-    f"count(distinct if({_OVER}, member, null)) as ended_or_dead",
-    "count(distinct if(state = 'ended', member, null)) as ended",
-    f"count(distinct if({_OK}, member, null)) as succeeded",
+#: The rows of one call, summed up. One by one: Spark makes a copy of each row for each `count(distinct …)` of a query.
+_OF_A_CALL: Final = (
+    f"max({_OVER}) as is_over",
+    "max(state = 'ended') as has_ended",
+    f"max({_OK}) as went_well",
     f"min(if({_OK}, last_ts, null)) as ok_ts",
     f"min(if({_BAD}, last_ts, null)) as bad_ts",
     f"max(if({_OVER}, last_ts, null)) as over_ts",
     # A dead letter may be redriven in a hole; other ends stay.
     "max(state = 'dead' and hidden) as taken_back",
+)
+#: The calls of a group, summed up.
+_OF_CALLS: Final = (
+    "count(1) as heard",
+    "count(if(is_over, 1, null)) as ended_or_dead",
+    "count(if(has_ended, 1, null)) as ended",
+    "count(if(went_well, 1, null)) as succeeded",
+    "min(ok_ts) as ok_ts",
+    "min(bad_ts) as bad_ts",
+    "max(over_ts) as over_ts",
+    "max(taken_back) as taken_back",
 )
 #: When the calls of a group, summed up, ended as its policy asks; null if they have not.
 _MUST: Final = """
@@ -69,18 +70,88 @@ _MUST: Final = """
 """
 _FOREVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
+_MADE: Final = f"""
+    select *, coalesce(timestamp_millis(made_ms), begun_ts, decided_ts) as made_ts
+    from ({beginnings("{composed}")})
+"""
+#: Groups that wait, by their id.
+_WAITING: Final = f"""
+    select group_id, {", ".join(_OF_AN_ID)} from {{made}} where begun and decisions = 0 group by group_id
+"""
+#: The calls of waiting groups: group_id, member, state, ok BOOLEAN, last_ts, hidden BOOLEAN: one of the `gaps` of its
+#: shard lies after its last event, and another event may be in it.
+_ENDED_CALLS: Final = f"""
+    with of_calls as (
+        select * from ({calls("{events}")}) join ({_WAITING}) using (group_id)
+        where member < size and sent_ts >= made_ts
+    )
+    select /*+ broadcast(shards) */ group_id, member, state, end_event = 'acked' as ok, last_ts,
+        coalesce(exists(gaps, gap -> gap.until > last_ts), false) as hidden
+    from ({calls("(" + lives("of_calls") + ")")})
+    left join {{shards}} as shards using (queue, shard)
+"""
+#: The groups that are calls of other groups and ended without their callback: the columns of `_ENDED_CALLS`.
+_FAILED_GROUPS: Final = f"""
+    with failed as (
+        select group_id as message_id, decided_ts
+        from ({beginnings("{composed}")})
+        where outcome = 'failed'
+    )
+    select group_id, member, 'ended' as state, false as ok, decided_ts as last_ts, false as hidden
+    from ({calls("failed")})
+"""
+#: When the calls of groups ended as their policy asks: group_id, must_ts, `doubtful`: an end may be taken back.
+#: `heard`: how many of its calls have an event.
+_DUE: Final = f"""
+    select group_id, heard, {_MUST} as must_ts, ambiguous or (policy = 'all' and taken_back) as doubtful
+    from ({_WAITING})
+    join (
+        select group_id, {", ".join(_OF_CALLS)}
+        from (
+            select group_id, member, {", ".join(_OF_A_CALL)} from {{ended}} group by group_id, member
+        )
+        group by group_id
+    ) using (group_id)
+"""
+#: When what follows a group that is not decided had its last event: GROUP_KEYS, follows_ts.
+_FOLLOWS: Final = f"""
+    select {_KEYS}, max(ts) as follows_ts
+    from (select {_KEYS}, made_ts, follows as message_id from {{made}} where decisions = 0)
+    join (select {", ".join(KEYS)}, ts, sent_ts from {{events}}) using ({", ".join(KEYS)})
+    where message_id <> group_id or sent_ts >= made_ts
+    group by {_KEYS}
+"""
+#: What no earlier run has seen: GROUP_KEYS and `_NEWS`.
+_NEWS: Final = ("news_begun", "news_decided")
+_FRESH: Final = f"""
+    select {_KEYS}, begun as news_begun, decisions > 0 as news_decided
+    from ({beginnings("{fresh}")})
+"""
+#: The columns of a group that a verdict is made of.
+_OF_A_GROUP: Final = """
+    made.*, heard, must_ts, known_ts, follows_ts, coalesce(reused, false) as reused,
+    -- An earlier version decides without telling: then its callback is there, or its run went on.
+    decisions = 0 and follows = group_id and follows_ts is not null as sent,
+    -- What is missing may be in one of the gaps of its shard, after its time or its position.
+    coalesce(exists(gaps, gap -> gap.until > made_ts or gap.at >= first), false)
+        or coalesce(doubtful, false) as hidden,
+    -- Its beginning is missing: it was before the data, in one of the gaps, or not told.
+    coalesce(made_ts <= begun_ts_of_record, false)
+        or coalesce(exists(gaps, gap -> gap.until > made_ts and gap.at < first), false) as explained
+"""
+_OVERDUE: Final = f"must_ts + interval {IN_TRANSIT.total_seconds():.0f} seconds < known_ts"
+_ENDS_UNHEARD: Final = (
+    "waits and must_ts is null and coalesce(heard, 0) < size and news_begun and not named"
+)
+
 
 def made_groups(composed: DataFrame, window: Window) -> DataFrame:
-    """Groups of the window: the columns of `groups`, and `made_ts`."""
-    from pyspark.sql import functions as F
-
-    made_ts = F.timestamp_millis("made_ms")
-    rows = groups(composed).withColumn("made_ts", F.coalesce(made_ts, "begun_ts", "decided_ts"))
-    return rows.where(window.holds("made_ts"))
+    """Groups of the window: the columns of `beginnings`, and `made_ts`."""
+    return window.cut(query(_MADE, composed=composed), "made_ts")
 
 
 def judged_groups(
-    rows: DataFrame,
+    made: DataFrame,
     composed: DataFrame,
     record: Record,
     taken: datetime | None,
@@ -90,135 +161,52 @@ def judged_groups(
 
     Those that an earlier run has named are not named again.
     """
-    from pyspark.sql import functions as F
-
-    waiting = rows.where("begun and decisions = 0").groupBy("group_id").agg(*map(F.expr, _OF_AN_ID))
     shards = _shards(record, taken, seen)
-    rows = (
-        rows.join(_due(composed, record.events, waiting, shards), ["group_id"], "left")
-        .join(_last_events(record.events, rows), list(GROUP_KEYS), "left")
-        .join(F.broadcast(shards), ["queue", "shard"], "left")
-    )
-    rows = _news(rows, record, seen)
-    # An earlier version decides without telling: then its callback is there, or its run went on.
-    is_callback = F.col("follows") == F.col("group_id")
-    sent = (F.col("decisions") == 0) & is_callback & F.col("follows_ts").isNotNull()
-    waits, due = F.col("outcome").isNull() & ~sent, F.col("must_ts")
-    went_on = waits & F.coalesce(F.col("follows_ts") > due, F.lit(False))
-    over = due + F.lit(IN_TRANSIT) < F.col("known_ts")
-    late = F.coalesce(waits & ~went_on & ~F.col("named") & over, F.lit(False))
-    hidden = _hidden("made_ts", "first") | F.coalesce("doubtful", F.lit(False))
-    # Its calls may have ended in a part of their queues that was read before it began, and was not carried.
-    ends_read = F.lit(False)
-    if seen is not None and seen.groups.until is not None:
-        unheard = F.coalesce(F.col("heard"), F.lit(0)) < F.col("size")
-        dropped = F.col("made_ts") < F.lit(seen.groups.until)
-        ends_read = waits & due.isNull() & unheard & F.col("news_begun") & ~F.col("named") & dropped
-    # A decision whose beginning is missing: before the data, in a hole, or not told.
-    before = F.coalesce(F.col("made_ts") <= F.col("begun_ts_of_record"), F.lit(False))
-    unexplained = ~F.col("begun") & F.col("news_decided") & ~before & ~_may_have_begun()
-    reused = F.coalesce(F.col("reused"), F.lit(False))
-    outcome = F.when(sent, "ok").when(went_on, "untold").otherwise(F.col("outcome"))
-    return rows.select(
-        *(name for name in rows.columns if name not in {*_BESIDE, "outcome"}),
-        outcome.alias("outcome"),
-        ((F.col("decisions") > 1) & F.col("news_decided") & ~reused).alias("twice"),
-        (late & ~hidden).alias("undecided"),
-        ((late & hidden) | unexplained | F.coalesce(ends_read, F.lit(False))).alias("unsure"),
-    )
-
-
-def _news(rows: DataFrame, record: Record, seen: Seen | None) -> DataFrame:
-    """Add BOOLEAN: `news_begun` and `news_decided`, if no earlier run has seen that; `named`, if one has named it."""
-    from pyspark.sql import functions as F
-
-    if seen is None:
-        news = {"news_begun": F.lit(True), "news_decided": F.lit(True), "named": F.lit(False)}
-        return rows.withColumns(news)
-    fresh = groups(record.fresh.where(is_composed())).select(
-        *GROUP_KEYS,
-        F.col("begun").alias("news_begun"),
-        (F.col("decisions") > 0).alias("news_decided"),
-    )
-    named = groups_frame(rows.sparkSession, sorted(seen.groups.named, key=str))
-    return (
-        rows.join(fresh, list(GROUP_KEYS), "left")
-        .join(F.broadcast(named.withColumn("named", F.lit(True))), list(GROUP_KEYS), "left")
-        .fillna(False, ["news_begun", "news_decided", "named"])
-    )
-
-
-def _due(
-    composed: DataFrame, events: DataFrame, waiting: DataFrame, shards: DataFrame
-) -> DataFrame:
-    """When the calls of groups ended as their policy asks: group_id, must_ts, `doubtful`: an end may be taken back.
-
-    `heard`: how many of its calls have an event.
-    """
-    from pyspark.sql import functions as F
-
-    sums = (
-        together(_ended_calls(events, waiting, shards), _failed_groups(composed))
-        .groupBy("group_id")
-        .agg(*map(F.expr, _OF_CALLS))
-    )
-    return waiting.join(sums, ["group_id"]).select(
-        "group_id",
-        "heard",
-        F.expr(f"{_MUST} as must_ts"),
-        F.expr("ambiguous or (policy = 'all' and taken_back) as doubtful"),
-    )
-
-
-def _ended_calls(events: DataFrame, waiting: DataFrame, shards: DataFrame) -> DataFrame:
-    """The calls of waiting groups: group_id, member, state, ok BOOLEAN, last_ts, hidden BOOLEAN."""
-    from pyspark.sql import functions as F
-
-    of_calls = (
-        calls(events)
-        .join(waiting.select("group_id", "made_ts", "size"), ["group_id"])
-        .where("member < size and sent_ts >= made_ts")
-        .select(*events.columns)
-    )
-    rows = lifecycles(of_calls).join(F.broadcast(shards), ["queue", "shard"], "left")
-    return calls(rows).select(
-        "group_id",
-        "member",
-        "state",
-        F.expr("end_event = 'acked' as ok"),
-        "last_ts",
-        _hidden("last_ts").alias("hidden"),
-    )
-
-
-def _failed_groups(composed: DataFrame) -> DataFrame:
-    """The groups that are calls of other groups and ended without their callback: the columns of `_ended_calls`."""
-    from pyspark.sql import functions as F
-
-    return calls(
-        groups(composed).where("outcome = 'failed'").withColumnRenamed("group_id", "message_id")
-    ).select(
-        "group_id",
-        "member",
-        F.lit("ended").alias("state"),
-        F.lit(False).alias("ok"),
-        F.col("decided_ts").alias("last_ts"),
-        F.lit(False).alias("hidden"),
-    )
-
-
-def _last_events(events: DataFrame, rows: DataFrame) -> DataFrame:
-    """When what follows a group that is not decided had its last event: GROUP_KEYS, follows_ts."""
-    from pyspark.sql import functions as F
-
-    followed = rows.where("decisions = 0").select(
-        *GROUP_KEYS, "made_ts", F.col("follows").alias("message_id")
-    )
-    return (
-        followed.join(events.select(*KEYS, "ts", "sent_ts"), list(KEYS))
-        .where("message_id <> group_id or sent_ts >= made_ts")
-        .groupBy(*GROUP_KEYS)
-        .agg(F.max("ts").alias("follows_ts"))
+    frames = {"made": made, "events": record.events, "shards": shards}
+    # Of two frames: of a union in one query Spark does not know that it is in one partition.
+    ended = together(query(_ENDED_CALLS, **frames), query(_FAILED_GROUPS, composed=composed))
+    frames["ended"] = ended
+    news, joins, ends_read = "true as news_begun, true as news_decided, false as named", "", "false"
+    if seen is not None:
+        frames["fresh"] = record.fresh
+        news = ", ".join(f"coalesce(fresh.{each}, false) as {each}" for each in _NEWS)
+        joins += f" left join ({_FRESH}) as fresh using ({_KEYS})"
+        if seen.groups.named:
+            news += ", named.queue is not null as named"
+            joins += f" left join {{named}} as named using ({_KEYS})"
+            named = sorted(seen.groups.named, key=str)
+            frames["named"] = groups_frame(made.sparkSession, named)
+        else:
+            news += ", false as named"
+        if seen.groups.until is not None:
+            # Its calls may have ended in a part of their queues that was read before it began, and was not carried.
+            ends_read = f"{_ENDS_UNHEARD} and made_ts < {at(seen.groups.until)}"
+    return query(
+        f"""
+        select {_KEYS}, begun, size, policy, decisions, made_ts, must_ts, last_ts,
+            case when sent then 'ok' when went_on then 'untold' else outcome end as outcome,
+            decisions > 1 and news_decided and not reused as twice, late and not hidden as undecided,
+            late and hidden or not begun and news_decided and not explained
+                or coalesce({ends_read}, false) as unsure
+        from (
+            select *, coalesce(waits and not went_on and not named and {_OVERDUE}, false) as late
+            from (
+                select *, waits and coalesce(follows_ts > must_ts, false) as went_on
+                from (
+                    select *, outcome is null and not sent as waits
+                    from (
+                        select /*+ broadcast(shards, named) */ {_OF_A_GROUP}, {news}
+                        from {{made}} as made
+                        left join ({_DUE}) using (group_id)
+                        left join ({_FOLLOWS}) using ({_KEYS})
+                        left join {{shards}} as shards using (queue, shard)
+                        {joins}
+                    )
+                )
+            )
+        )
+        """,
+        **frames,
     )
 
 
@@ -258,18 +246,3 @@ def _shards(record: Record, taken: datetime | None, seen: Seen | None) -> DataFr
         reused = any(hole.why == "used twice" for hole in own)
         rows.append((*shard, known, begun.get(shard), reused, gaps))
     return local_frame(record.events.sparkSession, rows, schema)
-
-
-def _hidden(since: str, first: str | None = None) -> Column:
-    """Whether one of the `gaps` of the shard lies after this time, or this position: an event may be in it."""
-    from pyspark.sql import functions as F
-
-    behind = f"gap.until > {since}" + (f" or gap.at >= {first}" if first else "")
-    return F.expr(f"coalesce(exists(gaps, gap -> {behind}), false)")
-
-
-def _may_have_begun() -> Column:
-    """Whether one of the `gaps` of the shard lies between the time when a group was made and its first event."""
-    from pyspark.sql import functions as F
-
-    return F.expr("coalesce(exists(gaps, gap -> gap.until > made_ts and gap.at < first), false)")

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from qworker.pipeline.jobs.queries import query
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 __all__ = [
-    *("DELIVERED", "ENDS", "KEYS", "LIVES", "PARKED", "POSITION"),
-    *("final_end", "life", "lifecycles", "of_life", "order"),
+    *("DELIVERED", "ENDS", "FINAL_END", "KEYS", "LIVES", "PARKED", "POSITION"),
+    *("life", "lifecycles", "lives", "of_life"),
 ]
 
 #: The columns that name a message.
@@ -40,8 +42,9 @@ PARKED: Final = ("sleep", "signal", "gather")
 #: The position of an event in its queue.
 POSITION: Final = "struct(epoch, number)"
 _ONLY_LIFE: Final = "cast(0 as timestamp)"
-_FINAL_END: Final = f"(event in {ENDS} or event = 'purged' and coalesce(reason, '') <> 'dead')"
-_OVER: Final = f"({_FINAL_END} or event = 'dead')"
+#: Whether an event is a final end of a message.
+FINAL_END: Final = f"(event in {ENDS} or event = 'purged' and coalesce(reason, '') <> 'dead')"
+_OVER: Final = f"({FINAL_END} or event = 'dead')"
 _DELIVERY: Final = f"event in {DELIVERED}"
 #: When a message was sent, by an event that knows it: without a header a message has the time of each event, and no
 #: event `sent`.
@@ -56,9 +59,9 @@ _SUMS: Final = (
     "max(event = 'sent') as sent_seen",
     "count(1) as events",
     "count(if(event = 'acked', 1, null)) as acks",
-    f"count(if({_FINAL_END}, 1, null)) as ends",
+    f"count(if({FINAL_END}, 1, null)) as ends",
     "count(if(event = 'dead', 1, null)) as deaths",
-    "count(if(event = 'redriven', 1, null)) as redrives",
+    "count(if(event = 'redriven', 1, null)) as redriven",
     f"min(if(event = 'acked', {POSITION}, null)) as first_ack",
     f"min(if({_DELIVERY}, {POSITION}, null)) as first_delivery",
     f"max(if({_DELIVERY}, {POSITION}, null)) as last_delivery",
@@ -67,7 +70,7 @@ _SUMS: Final = (
     f"max({POSITION}) as last",
     f"min_by(event, {POSITION}) as first_event",
     f"max_by(event, {POSITION}) as last_event",
-    f"max_by(if({_FINAL_END}, event, null), if({_FINAL_END}, {POSITION}, null)) as end_event",
+    f"max_by(if({FINAL_END}, event, null), if({FINAL_END}, {POSITION}, null)) as end_event",
     f"min(if({_OVER}, {POSITION}, null)) as first_over",
     f"max(if({_OVER}, {POSITION}, null)) as last_over",
     f"coalesce(min({_SENDING}) < max({_SENDING}), false) as again",
@@ -90,39 +93,26 @@ _STATE: Final = """
 """
 
 
-def order() -> Column:
-    """The position of an event in its queue: (epoch, number)."""
-    from pyspark.sql import functions as F
-
-    return F.expr(POSITION)
-
-
-def final_end() -> Column:
-    """Whether an event is a final end of a message."""
-    from pyspark.sql import functions as F
-
-    return F.expr(_FINAL_END)
-
-
-def life(apart: bool) -> Column:
+def life(*, apart: bool) -> str:
     """Which life of a message an event belongs to: when it was sent; the same for all events of drawn and plain ids."""
-    from pyspark.sql import functions as F
-
     has_one = "false" if apart else f"message_id rlike r'{_DRAWN_ID}|{_PLAIN_ID}'"
-    return F.expr(f"coalesce(if(not {has_one}, sent_ts, null), {_ONLY_LIFE})")
+    return f"coalesce(if(not {has_one}, sent_ts, null), {_ONLY_LIFE})"
 
 
-def of_life(sent_ts: Column, life: Column) -> Column:
+def of_life(sent_ts: str = "sent_ts", life: str = "life") -> str:
     """Whether what was sent at `sent_ts` under the id of a life is of this life."""
-    from pyspark.sql import functions as F
-
-    return (life == F.expr(_ONLY_LIFE)) | life.eqNullSafe(sent_ts)
+    return f"({life} = {_ONLY_LIFE} or {life} <=> {sent_ts})"
 
 
 def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
-    """One row per message with an event, and per life of one that was sent again under its id.
+    """The rows of `lives` of events."""
+    return query(lives("{events}", apart=apart), events=events)
 
-    `apart`: the events are of messages that were sent `again`, which have lives of their own.
+
+def lives(events: str, *, apart: bool = False) -> str:
+    """One row per message with an event, and per life of one that was sent again under its id, as SQL.
+
+    `events`: a name in SQL. `apart`: they are of messages that were sent `again`, which have lives of their own.
 
     queue, shard, message_id, life TIMESTAMP · sent_ts (of the header), due_ts (the last redrive, else when it first
     was ready) · sent_seen BOOLEAN · events BIGINT · acks, ends (final ones), deaths, redrives BIGINT (a redrive whose
@@ -132,15 +122,15 @@ def lifecycles(events: DataFrame, *, apart: bool = False) -> DataFrame:
     INT · run_ms DOUBLE: the sum of its runs · steps BIGINT: recorded by a run, waits that are over left out · parks
     BIGINT: how often it slept or waited · state STRING: `ended`, `dead` or `open`.
     """
-    from pyspark.sql import functions as F
-
-    seen = (
-        events.where(
-            "event not in ('gap', 'mode', 'unreadable', 'unsure') and message_id is not null and message_id <> '-'"
+    of_life = life(apart=apart)
+    return f"""
+        select * except (redriven), redriven - cast(first_event = 'redriven' as int) as redrives,
+            coalesce(redriven_ts, ready_ts, sent_ts) as due_ts, {_STATE}
+        from (
+            select {", ".join(KEYS)}, {of_life} as life, {", ".join(_SUMS)}
+            from {events}
+            where event not in ('gap', 'mode', 'unreadable', 'unsure')
+                and message_id is not null and message_id <> '-'
+            group by {", ".join(KEYS)}, {of_life}
         )
-        .groupBy(*KEYS, life(apart).alias("life"))
-        .agg(*map(F.expr, _SUMS))
-    )
-    return seen.select(
-        "*", F.expr("coalesce(redriven_ts, ready_ts, sent_ts) as due_ts"), F.expr(_STATE)
-    ).withColumn("redrives", F.expr("redrives - cast(first_event = 'redriven' as int)"))
+    """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING, Final
 from qworker.pipeline.jobs.holes import IN_RECORD, Hole, Shard
 from qworker.pipeline.jobs.lifecycle import DELIVERED, KEYS, LIVES, POSITION, lifecycles, of_life
 from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.queries import at
 from qworker.pipeline.jobs.record import Record, Seen
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Snapshot", "Window", "judged", "judged_apart", "started_late"]
 
 _NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
+
+#: The columns of a judged lifecycle beside its findings: the rest is not even computed.
+_JUDGED: Final = (
+    *(*LIVES, "again", "task", "sent_ts", "sent_seen", "last_event", "end_event"),
+    *("last_ts", "acks", "redrives", "attempts", "state", "stored", "first_ack"),
+)
 
 # Verdicts on a lifecycle, in SQL.
 #: A message that died is redriven before it ends again; that may be missing.
@@ -30,6 +37,12 @@ _BETWEEN: Final = "exists(behind, place -> place >= first_over and place < last_
 _IN_UNSURE: Final = "array_max(unsure) >= if(not sent_seen or unheard, first, first_delivery)"
 #: It went with its journal, whichever came first by number and by time.
 _WITH_IT: Final = "(renewed and coalesce(first.epoch <> present or last.epoch <> present, true))"
+#: The end of a message may be in every hole after its first event: events after that hole may be those of a late
+#: delivery. Or it may be in an event `unsure` after its first delivery, which is known only if deliveries were
+#: journalled.
+_IN_HOLE: Final = " or ".join(
+    f"coalesce({each}, false)" for each in (_INSIDE, _IN_UNSURE, _WITH_IT)
+)
 _STARTED_LATE: Final = f"""
     event in {DELIVERED} and {POSITION} > first_ack
     and (event = 'delivered' or greatest(delivered_ts, started_ts) > acked_ts)
@@ -43,16 +56,13 @@ class Window:
     since: datetime | None = None
     until: datetime | None = None
 
-    def holds(self, column: str = "sent_ts") -> Column:
-        """Whether a time of a row is in the window."""
-        from pyspark.sql import functions as F
-
-        test = F.lit(True)
+    def cut(self, rows: DataFrame, column: str = "sent_ts") -> DataFrame:
+        """Leave out rows with a time that is not in the window."""
         if self.since is not None:
-            test = test & (F.col(column) >= F.lit(self.since))
+            rows = rows.where(f"{column} >= {at(self.since)}")
         if self.until is not None:
-            test = test & (F.col(column) < F.lit(self.until))
-        return test
+            rows = rows.where(f"{column} < {at(self.until)}")
+        return rows
 
     def reaches(self, hole: Hole) -> bool:
         """Whether a hole may hide events of the window, among them one at the beginning of the data."""
@@ -83,31 +93,36 @@ def judged(
     from pyspark.sql import functions as F
 
     keys = list(KEYS)
-    rows = lifecycles(record.events.where(window.holds()), apart=apart)
-    if snapshot is None:
-        rows = rows.withColumn("stored", F.lit(None).cast("string"))
-    else:
+    rows = lifecycles(window.cut(record.events), apart=apart)
+    stored, gone = "cast(null as string)", "false"
+    if snapshot is not None:
         # Of an id that was taken again only the last life is stored; plain messages have no time.
-        stored = snapshot.messages.groupBy(*keys).agg(
-            F.max("state").alias("held"), F.max("sent_ts").alias("held_ts")
+        held = snapshot.messages.groupBy(*keys).agg(
+            F.expr("max(state) as held"), F.expr("max(sent_ts) as held_ts")
         )
-        held = F.col("held_ts").isNull() | of_life(F.col("held_ts"), F.col("life"))
-        rows = rows.join(stored, keys, "left").withColumn("stored", F.when(held, F.col("held")))
-        rows = rows.drop("held", "held_ts")
-    rows = _beside_holes(rows, record, () if seen is None else seen.holes)
-    absent = "false" if snapshot is None else "state = 'open' and stored is null"
+        rows = rows.join(held, keys, "left")
+        stored = f"if(held_ts is null or {of_life('held_ts')}, held, null)"
+        gone = f"state = 'open' and stored is null and last_ts < {at(snapshot.taken)}"
     if suspects is not None:
-        known = suspects.select(*keys, F.lit(True).alias("suspect"))
-        rows = rows.join(known, keys, "left")
-        absent += " and coalesce(suspect, false)"
-    quiet = F.col("last_ts") < F.lit(snapshot.taken) if snapshot is not None else F.lit(False)
-    gone, doubtful = F.expr(absent) & quiet, F.col("in_hole")
-    return rows.select(
+        rows = rows.join(suspects.selectExpr(*keys, "true as suspect"), keys, "left")
+        gone += " and coalesce(suspect, false)"
+    in_hole = redrive_in_hole = "false"
+    shards = _shards(rows.sparkSession, record, () if seen is None else seen.holes)
+    if shards is not None:
+        rows = rows.join(F.broadcast(shards), ["queue", "shard"], "left")
+        in_hole, redrive_in_hole = _IN_HOLE, f"coalesce({_BETWEEN}, false)"
+    rows = rows.selectExpr(
         "*",
-        (gone & ~doubtful).alias("lost"),
-        (gone & doubtful).alias("unsure"),
-        F.expr(f"{_TWICE} as acked_twice"),
-        F.expr("coalesce(last_delivery > first_ack, false) as delivered_late"),
+        f"{stored} as stored",
+        f"{in_hole} as in_hole",
+        f"{redrive_in_hole} as redrive_in_hole",
+    )
+    return rows.selectExpr(
+        *_JUDGED,
+        f"{gone} and not in_hole as lost",
+        f"{gone} and in_hole as unsure",
+        f"{_TWICE} as acked_twice",
+        "coalesce(last_delivery > first_ack, false) as delivered_late",
     )
 
 
@@ -125,41 +140,17 @@ def judged_apart(
     return judged(replace(record, events=events), window, snapshot, suspects, seen, apart=True)
 
 
-def _beside_holes(rows: DataFrame, record: Record, before: Iterable[Hole]) -> DataFrame:
-    """Add `in_hole`: the end of a message may be in a hole, and `redrive_in_hole`: a redrive between two ends may be.
-
-    It may be in every hole after its first event: events after that hole may be those of a late delivery. Or it may be
-    in an event `unsure` after its first delivery: which is known only if deliveries were journalled.
-    """
-    from pyspark.sql import functions as F
-
-    holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
-    shards = {*record.present, *((hole.queue, hole.shard) for hole in (*holes, *record.unsure))}
-    if not shards:
-        return rows.withColumns({"in_hole": F.lit(False), "redrive_in_hole": F.lit(False)})
-    known = _shards(rows.sparkSession, shards, record, holes)
-    in_hole = " or ".join(f"coalesce({each}, false)" for each in (_INSIDE, _IN_UNSURE, _WITH_IT))
-    return (
-        rows.join(F.broadcast(known), ["queue", "shard"], "left")
-        .withColumns(
-            {
-                "in_hole": F.expr(in_hole),
-                "redrive_in_hole": F.expr(f"coalesce({_BETWEEN}, false)"),
-            }
-        )
-        .drop("behind", "until", "unsure", "unheard", "renewed", "present")
-    )
-
-
-def _shards(
-    spark: SparkSession, shards: Iterable[Shard], record: Record, holes: Sequence[Hole]
-) -> DataFrame:
-    """What the record lacks of each shard.
+def _shards(spark: SparkSession, record: Record, before: Iterable[Hole]) -> DataFrame | None:
+    """What the record lacks of each shard; None: nothing.
 
     queue, shard · behind: the positions of its holes · until: the end of the last one · unsure: positions of events
     `unsure` · unheard BOOLEAN: sends were not journalled · renewed BOOLEAN: it had other epochs · present: its epoch
     now.
     """
+    holes = [hole for hole in (*record.holes, *before) if hole.why not in IN_RECORD]
+    shards = {*record.present, *((hole.queue, hole.shard) for hole in (*holes, *record.unsure))}
+    if not shards:
+        return None
     import pyarrow as pa
 
     def of(shard: Shard, some: Iterable[Hole]) -> list[Hole]:
@@ -199,12 +190,11 @@ def started_late(events: DataFrame, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     suspects = rows.where("delivered_late").select(*LIVES, "first_ack")
-    own = of_life(F.col("sent_ts"), F.col("life"))
     acked_ts = f"min(if(event = 'acked', ts, null)) over (partition by {', '.join(LIVES)})"
     return (
         events.join(F.broadcast(suspects), list(KEYS))
-        .where(own)
-        .withColumn("acked_ts", F.expr(acked_ts))
+        .where(of_life())
+        .selectExpr("*", f"{acked_ts} as acked_ts")
         .where(_STARTED_LATE)
         .select(*LIVES)
         .distinct()

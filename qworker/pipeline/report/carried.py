@@ -164,8 +164,8 @@ def _report(
     rows = message_counts.reported(lifecycles(events_of_both))
     try:
         newest, has_runs = message_counts.overview(rows)
-        moves = (F.col("state") != "ended") | recent(newest)
-        messages = rows.withColumn("part", F.coalesce(moves, F.lit(True)).cast("int"))
+        moves = f"state <> 'ended' or {recent(newest)}"
+        messages = rows.withColumn("part", F.expr(f"cast(coalesce({moves}, true) as int)"))
         message_counts.count_messages(messages, scope.targets, over, moving)
         on_step("runs and groups of calls")
         open_groups, groups = runs_and_groups.count_groups(events_of_both, over, moving)

@@ -1,6 +1,6 @@
 """Tables of messages that Spark counts for a report: arrivals, backlog, attempts, targets; and dead letters.
 
-Each function takes lifecycles and returns rows of a table of `qworker.pipeline.report.sums`, few for any number of
+Each is SQL over lifecycles, whose rows are those of a table of `qworker.pipeline.report.sums`, few for any number of
 messages. `bucket` is a number of `columns.bucket`.
 """
 
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.holes import utc
 from qworker.pipeline.jobs.local import kept
+from qworker.pipeline.jobs.queries import query
 from qworker.pipeline.report.columns import bin_of, bucket, count_if, rows_of
 from qworker.pipeline.report.sums import Sums
 
@@ -29,6 +30,31 @@ _REPORTED: Final = (
     *("queue", "shard", "message_id", "life", "sent_ts", "due_ts", "last_ts", "state", "end_event"),
     *("attempts", "last_event", "last_reason", "last_error", "task", "steps", "parks"),
 )
+#: By attempts (1 to 10, more counts as 10) and state, of messages that ended or died after a delivery.
+_ATTEMPTS: Final = """
+    select part, least(attempts, 10) as attempts, state, count(1) as messages
+    from {messages}
+    where state <> 'open' and attempts > 0
+    group by part, least(attempts, 10), state
+"""
+_DEAD_LETTERS: Final = f"""
+    select queue, reason, error, count(1) as dead, min(last_ts) as first_ts, max(last_ts) as last_ts,
+        array_sort(collect_list(if(place <= :samples, message_id, null))) as samples
+    from (
+        select *, row_number() over (
+            partition by queue, reason, error order by last_ts desc, message_id
+        ) as place
+        from (
+            select queue, coalesce(last_reason, 'unknown') as reason,
+                coalesce(last_error, '') as error, message_id, last_ts
+            from {{messages}}
+            where state = 'dead'
+        )
+    )
+    group by queue, reason, error
+    order by dead desc, queue, reason, error
+    limit {_MOST}
+"""
 #: Targets in ms: by queue, and of the others.
 Targets = tuple[Mapping[str, float], float]
 
@@ -46,7 +72,7 @@ def overview(lifecycles: DataFrame) -> tuple[datetime | None, bool]:
     from pyspark.sql import functions as F
 
     row = lifecycles.agg(
-        F.max("last_ts").alias("newest"), F.max(F.expr(IS_RUN)).alias("has_runs")
+        F.expr("max(last_ts) as newest"), F.expr(f"max({IS_RUN}) as has_runs")
     ).collect()[0]
     return utc(row.newest), bool(row.has_runs)
 
@@ -54,101 +80,69 @@ def overview(lifecycles: DataFrame) -> tuple[datetime | None, bool]:
 def count_messages(lifecycles: DataFrame, targets: Targets, *sums: Sums) -> None:
     """Add lifecycles to the tables that are of messages: of `sums` to that which their column `part` counts, from 0."""
     width_s = sums[0].width_s
-    frames = {
-        "arrivals": _arrivals(lifecycles, width_s),
-        "backlog": _backlog(lifecycles, width_s),
-        "attempts": _attempts(lifecycles),
-        "sla": _sla(lifecycles, targets),
+    sla, args = _sla(targets)
+    queries = {
+        "arrivals": _arrivals(width_s),
+        "backlog": _backlog(width_s),
+        "attempts": _ATTEMPTS,
+        "sla": sla,
     }
-    for name, (part, *key), values in rows_of(frames, "part"):
+    for name, (part, *key), values in rows_of(queries, "part", args=args, messages=lifecycles):
         sums[part].add(name, [(tuple(key), values)])
 
 
-def _arrivals(lifecycles: DataFrame, width_s: int) -> DataFrame:
+def _arrivals(width_s: int) -> str:
     """By the bucket in which a message was sent."""
-    from pyspark.sql import functions as F
+    sent = bucket("sent_ts", width_s)
+    return f"""
+        select part, queue, {sent} as bucket, count(1) as messages
+        from {{messages}}
+        where sent_ts is not null
+        group by part, queue, {sent}
+    """
 
-    return (
-        lifecycles.where("sent_ts is not null")
-        .groupBy("part", "queue", bucket("sent_ts", width_s).alias("bucket"))
-        .agg(F.count(F.lit(1)).alias("messages"))
-    )
 
-
-def _backlog(lifecycles: DataFrame, width_s: int) -> DataFrame:
+def _backlog(width_s: int) -> str:
     """oldest_us: the earliest time due. At most one row per queue and pair of buckets."""
-    from pyspark.sql import functions as F
-
-    until = F.when(F.col("state") != "open", bucket("last_ts", width_s))
-    return (
-        lifecycles.where("due_ts is not null")
-        .groupBy("part", "queue", bucket("due_ts", width_s).alias("begun"), until.alias("until"))
-        .agg(F.count(F.lit(1)).alias("messages"), F.unix_micros(F.min("due_ts")).alias("oldest_us"))
-        .where("until is null or until > begun")
-    )
-
-
-def _attempts(lifecycles: DataFrame) -> DataFrame:
-    """By attempts (1 to 10, more counts as 10) and state, of messages that ended or died after a delivery."""
-    from pyspark.sql import functions as F
-
-    return (
-        lifecycles.where("state <> 'open' and attempts > 0")
-        .groupBy("part", F.least("attempts", F.lit(10)).alias("attempts"), "state")
-        .agg(F.count(F.lit(1)).alias("messages"))
-    )
-
-
-def _sla(lifecycles: DataFrame, targets: Targets) -> DataFrame:
-    """From due to the end. done counts acked and dead messages; only an acked one can be within its target."""
-    from pyspark.sql import functions as F
-
-    by_queue, others = targets
-    target = F.lit(others)
-    for queue, target_ms in by_queue.items():
-        target = F.when(F.col("queue") == queue, F.lit(target_ms)).otherwise(target)
-    acked = F.col("end_event") == "acked"
-    took = F.unix_micros("last_ts") - F.unix_micros("due_ts")
-    return (
-        lifecycles.where(acked | (F.col("state") == "dead"))
-        .withColumns({"took_us": took, "acked": F.coalesce(acked, F.lit(False))})
-        .groupBy("part", "queue", F.when(F.col("acked"), bin_of(F.col("took_us"))).alias("bin"))
-        .agg(
-            F.count(F.lit(1)).alias("done"),
-            count_if(F.col("acked") & (F.col("took_us") <= target * 1000)).alias("within"),
-            count_if(~F.col("acked")).alias("failed"),
-            F.sum(F.when(F.col("acked"), F.col("took_us"))).alias("took_us"),
+    return f"""
+        select part, queue, begun, until, count(1) as messages, unix_micros(min(due_ts)) as oldest_us
+        from (
+            select *, {bucket("due_ts", width_s)} as begun,
+                if(state <> 'open', {bucket("last_ts", width_s)}, null) as until
+            from {{messages}}
+            where due_ts is not null
         )
+        where until is null or until > begun
+        group by part, queue, begun, until
+    """
+
+
+def _sla(targets: Targets) -> tuple[str, dict[str, Any]]:
+    """From due to the end. done counts acked and dead messages; only an acked one can be within its target."""
+    by_queue, others = targets
+    args: dict[str, Any] = {"target": float(others)}
+    cases = ""
+    for number, (queue, target_ms) in enumerate(by_queue.items()):
+        args |= {f"queue{number}": queue, f"target{number}": float(target_ms)}
+        cases += f"when queue = :queue{number} then :target{number} "
+    target = f"case {cases}else :target end" if cases else ":target"
+    return (
+        f"""
+        select part, queue, if(acked, {bin_of("took_us")}, null) as bin, count(1) as done,
+            {count_if("acked and took_us <= target * 1000")} as within,
+            {count_if("not acked")} as failed, sum(if(acked, took_us, null)) as took_us
+        from (
+            select *, unix_micros(last_ts) - unix_micros(due_ts) as took_us,
+                coalesce(end_event = 'acked', false) as acked, {target} as target
+            from {{messages}}
+            where end_event = 'acked' or state = 'dead'
+        )
+        group by part, queue, if(acked, {bin_of("took_us")}, null)
+    """,
+        args,
     )
 
 
 def dead_letters(lifecycles: DataFrame, samples: int = 3) -> list[Row]:
     """By queue, reason and error class of messages dead at the end: dead, first_ts, last_ts, samples (newest ids)."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    group = ["queue", "reason", "error"]
-    newest = Window.partitionBy(*group).orderBy(F.desc("last_ts"), "message_id")
-    return list(
-        lifecycles.where("state = 'dead'")
-        .select(
-            "queue",
-            F.coalesce("last_reason", F.lit("unknown")).alias("reason"),
-            F.coalesce("last_error", F.lit("")).alias("error"),
-            "message_id",
-            "last_ts",
-        )
-        .withColumn("rank", F.row_number().over(newest))
-        .groupBy(*group)
-        .agg(
-            F.count(F.lit(1)).alias("dead"),
-            F.min("last_ts").alias("first_ts"),
-            F.max("last_ts").alias("last_ts"),
-            F.array_sort(
-                F.collect_list(F.when(F.col("rank") <= samples, F.col("message_id")))
-            ).alias("samples"),
-        )
-        .orderBy(F.desc("dead"), *group)
-        .limit(_MOST)
-        .collect()
-    )
+    return query(_DEAD_LETTERS, {"samples": samples}, messages=lifecycles).collect()

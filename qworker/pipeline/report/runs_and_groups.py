@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.pipeline.jobs.compositions import GROUP_KEYS, WATCHED, KeptGroup, groups, is_composed
 from qworker.pipeline.jobs.holes import utc
-from qworker.pipeline.jobs.lifecycle import KEYS, PARKED, life, order
+from qworker.pipeline.jobs.lifecycle import LIVES, PARKED, POSITION, life
 from qworker.pipeline.jobs.local import kept
+from qworker.pipeline.jobs.queries import query
 from qworker.pipeline.report.columns import bin_of, rows_of
 from qworker.pipeline.report.message_counts import IS_RUN
 from qworker.pipeline.report.scope import in_ms
@@ -30,6 +31,70 @@ _MOST: Final = 500
 _RUN_STATES: Final = ("completed", "dead", "cancelled", "otherwise", "open")
 _GROUP_STATES: Final = ("ok", "failed", "cancelled", "otherwise", "open")
 
+#: By workflow and state; bin: of the time from the send to the end, of completed ones.
+_RUNS: Final = f"""
+    select part, task, kind as state, if(kind = 'completed', {bin_of("us")}, null) as bin,
+        count(1) as runs, sum(steps) as steps, sum(us) as took_us
+    from (
+        select *, unix_micros(last_ts) - unix_micros(sent_ts) as us,
+            case
+                when state <> 'ended' then state
+                when end_event = 'acked' then 'completed'
+                when end_event = 'cancelled' then 'cancelled'
+                else 'otherwise'
+            end as kind
+        from {{runs}}
+    )
+    group by part, task, kind, if(kind = 'completed', {bin_of("us")}, null)
+"""
+#: Promoted when it was due, or before by a signal; the journal of a held one has no due time, but when it was sent.
+_WOKEN: Final = """
+    case
+        when next.event <> 'promoted' then greatest(next.ready_ts, ts)
+        when next.ready_ts > ts then least(next.ready_ts, next.ts)
+        else next.ts
+    end
+"""
+#: By workflow and what it waited for: bins of the times from a park to the next activation that was due.
+_WAITS: Final = f"""
+    select part, workflow as task, reason, {bin_of("us")} as bin, count(1) as waits, sum(us) as us
+    from (
+        select part, workflow, reason, greatest(unix_micros({_WOKEN}) - unix_micros(ts), 0) as us
+        from (
+            select event, reason, ts, part, workflow, lead(struct(event, ts, ready_ts)) over (
+                partition by {", ".join(LIVES)} order by {POSITION}
+            ) as next
+            from (select * from {{events}} where event <> 'step')
+            join (select {", ".join(LIVES)}, part, task as workflow from {{runs}} where parks > 0)
+            using ({", ".join(LIVES)})
+        )
+        where event = 'released' and reason in {PARKED} and next is not null
+    )
+    group by part, workflow, reason, {bin_of("us")}
+"""
+#: `moves`: it may change; `part`: the number of the sums that count it.
+_MADE: Final = """
+    select *, if(moves, :moving, 0) as part
+    from (
+        select *, outcome is null as waits, outcome is null or last_ts > :since as moves,
+            coalesce(timestamp_millis(made_ms), begun_ts, decided_ts) as made_ts
+        from {made}
+    )
+"""
+#: By queue of the callback and outcome; bin: of the time from the beginning to the decision.
+_GROUPS: Final = f"""
+    select part, queue, state, if(us is not null, {bin_of("us")}, null) as bin,
+        count(1) as groups, sum(size) as calls, max(size) as largest, sum(us) as took_us
+    from (
+        select *, unix_micros(decided_ts) - unix_micros(made_ts) as us,
+            case
+                when waits then 'open' when outcome in {_GROUP_STATES} then outcome else 'otherwise'
+            end as state
+        from {{made}}
+    )
+    group by part, queue, state, if(us is not null, {bin_of("us")}, null)
+"""
+
 #: What waits longest, as the document has it.
 Waiting = Sequence[dict[str, Any]]
 
@@ -41,10 +106,10 @@ def count_runs(messages: DataFrame, events: DataFrame, *sums: Sums) -> Waiting:
     """
     from pyspark.sql import functions as F
 
-    runs = messages.where(IS_RUN).withColumn("task", F.coalesce("task", F.lit("unknown")))
-    for name, (part, *key), values in rows_of(
-        {"runs": _runs(runs), "waits": _waits(runs, events)}, "part"
-    ):
+    runs = messages.where(IS_RUN).withColumn("task", F.expr("coalesce(task, 'unknown')"))
+    lives = events.withColumn("life", F.expr(life(apart=False)))
+    queries = {"runs": _RUNS, "waits": _WAITS}
+    for name, (part, *key), values in rows_of(queries, "part", runs=runs, events=lives):
         sums[part].add(name, [(tuple(key), values)])
     is_open = runs.where("state = 'open'")
     return [
@@ -60,80 +125,21 @@ def count_runs(messages: DataFrame, events: DataFrame, *sums: Sums) -> Waiting:
     ]
 
 
-def _runs(runs: DataFrame) -> DataFrame:
-    """By workflow and state; bin: of the time from the send to the end, of completed ones."""
-    from pyspark.sql import functions as F
-
-    completed = F.col("end_event") == "acked"
-    state = (
-        F.when(F.col("state") != "ended", F.col("state"))
-        .when(completed, F.lit("completed"))
-        .when(F.col("end_event") == "cancelled", F.lit("cancelled"))
-        .otherwise(F.lit("otherwise"))
-    )
-    took_us = F.unix_micros("last_ts") - F.unix_micros("sent_ts")
-    return (
-        runs.withColumns({"us": took_us, "kind": state})
-        .groupBy(
-            "part",
-            "task",
-            F.col("kind").alias("state"),
-            F.when(F.col("kind") == "completed", bin_of(F.col("us"))).alias("bin"),
-        )
-        .agg(
-            F.count(F.lit(1)).alias("runs"),
-            F.sum("steps").alias("steps"),
-            F.sum("us").alias("took_us"),
-        )
-    )
-
-
-def _waits(runs: DataFrame, events: DataFrame) -> DataFrame:
-    """By workflow and what it waited for: bins of the times from a park to the next activation that was due."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    keys = [*KEYS, "life"]
-    following = Window.partitionBy(*keys).orderBy(order())
-    parked = F.col("event").isin("released") & F.col("reason").isin(*PARKED)
-    # Promoted when it was due, or before by a signal; the journal of a held one has no due time, but when it was sent.
-    due = F.when(F.col("next.ready_ts") > F.col("ts"), F.least("next.ready_ts", "next.ts"))
-    woken = F.when(F.col("next.event") == "promoted", F.coalesce(due, "next.ts")).otherwise(
-        F.greatest("next.ready_ts", "ts")
-    )
-    return (
-        events.withColumn("life", life(apart=False))
-        .where("event <> 'step'")
-        .join(runs.where("parks > 0").select(*keys, "part", F.col("task").alias("workflow")), keys)
-        .withColumn("next", F.lead(F.struct("event", "ts", "ready_ts")).over(following))
-        .where(parked & F.col("next").isNotNull())
-        .withColumn("us", F.greatest(F.unix_micros(woken) - F.unix_micros("ts"), F.lit(0)))
-        .groupBy(
-            "part", F.col("workflow").alias("task"), "reason", bin_of(F.col("us")).alias("bin")
-        )
-        .agg(F.count(F.lit(1)).alias("waits"), F.sum("us").alias("us"))
-    )
-
-
 def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[KeptGroup, ...]]:
     """Add groups to the first sums, those that may change to the last; returns the longest open ones and the latter."""
     from pyspark.sql import functions as F
 
     made = kept(groups(events.where(is_composed())))
     try:
-        newest = utc(made.agg(F.max("last_ts")).collect()[0][0])
+        newest = utc(made.agg(F.expr("max(last_ts)")).collect()[0][0])
         if newest is None:
             return [], ()
-        waits = F.col("outcome").isNull()
-        moves = waits | (F.col("last_ts") > F.lit(newest - WATCHED))
-        made_ts = F.coalesce(F.timestamp_millis("made_ms"), "begun_ts", "decided_ts")
-        rows = made.withColumns(
-            {"part": F.when(moves, len(sums) - 1).otherwise(0), "made_ts": made_ts, "waits": waits}
-        )
-        for name, (part, *key), values in rows_of({"groups": _groups(rows)}, "part"):
+        args = {"since": newest - WATCHED, "moving": len(sums) - 1}
+        rows = query(_MADE, args, made=made)
+        for name, (part, *key), values in rows_of({"groups": _GROUPS}, "part", made=rows):
             sums[part].add(name, [(tuple(key), values)])
         columns = (*GROUP_KEYS, "waits", "made_ts", "size", "policy", "follows")
-        moved = rows.where(moves).select(*columns).orderBy("made_ts", "group_id").collect()
+        moved = rows.where("moves").select(*columns).orderBy("made_ts", "group_id").collect()
         moving = tuple(
             # Their calls are messages, and counted as such.
             KeptGroup(row.queue, row.shard, row.group_id, row.made_ms, waits=False)
@@ -152,34 +158,6 @@ def count_groups(events: DataFrame, *sums: Sums) -> tuple[Waiting, tuple[KeptGro
         ], moving
     finally:
         made.unpersist()
-
-
-def _groups(rows: DataFrame) -> DataFrame:
-    """By queue of the callback and outcome; bin: of the time from the beginning to the decision."""
-    from pyspark.sql import functions as F
-
-    known = F.col("outcome").isin(*_GROUP_STATES)
-    state = (
-        F.when(F.col("waits"), F.lit("open"))
-        .when(known, F.col("outcome"))
-        .otherwise(F.lit("otherwise"))
-    )
-    us = F.unix_micros("decided_ts") - F.unix_micros("made_ts")
-    return (
-        rows.withColumns({"state": state, "us": us})
-        .groupBy(
-            "part",
-            "queue",
-            "state",
-            F.when(F.col("us").isNotNull(), bin_of(F.col("us"))).alias("bin"),
-        )
-        .agg(
-            F.count(F.lit(1)).alias("groups"),
-            F.sum("size").alias("calls"),
-            F.max("size").alias("largest"),
-            F.sum("us").alias("took_us"),
-        )
-    )
 
 
 def runs_of(sums: Sums, waiting: Waiting, until_ms: int | None) -> dict[str, Any]:
