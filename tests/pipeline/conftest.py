@@ -34,6 +34,7 @@ FAST = {
         "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g"
     ),
     "spark.driver.memory": "1g",
+    "spark.python.daemon.module": "tests.pipeline.warm_daemon",
     "spark.sql.warehouse.dir": "file:///tmp/qworker-tests-warehouse",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
