@@ -100,7 +100,7 @@ class Reader(threading.Thread):
             while not self.ended.is_set():
                 now = self._lake.pinned()
                 files, ends = [str(file) for file in now.files()], now.offsets()
-                time.sleep(random.uniform(0, 0.4))
+                time.sleep(random.uniform(0, 0.8))
                 if not files:
                     continue
                 found: dict[str, list[int]] = {queue: [] for queue in QUEUES}
@@ -144,7 +144,7 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
 
     def feed() -> None:
         number = 0
-        while not fed.wait(0.01):
+        while not fed.wait(0.02):
             for journal in journals:
                 journal.write(line("sent", f"m{number}"), line("sent", f"n{number}"))
             number += 1
@@ -158,7 +158,7 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
 
     def auditing() -> None:
         # With pauses, or they would take most of the time of a small machine.
-        while not audits or not done.wait(1):
+        while not audits or not done.wait(3):
             audits.append(audit_all(spark, window=Window(), lake=lake))
 
     auditor = threading.Thread(target=auditing, daemon=True)
