@@ -279,6 +279,9 @@ def test_a_group_with_as_many_waiting_messages_as_it_may_have(app: QWorker) -> N
         queue.send("c", group="g")
     queue.send("d", group="h")
     assert queue.inspect().ready == 3
+    with pytest.raises(InvalidOptionError, match=r"each group: write acme/\*$"):
+        queue.set_limit("acme/", max_waiting=2)
+    assert queue.set_limit("acme/", rate="5/s", max_waiting=None).max_waiting is None
 
 
 def test_a_group_lives_in_one_shard(app: QWorker) -> None:
@@ -344,6 +347,8 @@ def test_a_wrong_group_is_refused(app: QWorker, options: dict[str, Any], message
         ("a", {"weight": 0}),
         ("a", {"weight": float("nan")}),
         ("a", {"max_waiting": 0}),
+        ("acme/", {"max_waiting": 2}),
+        ("*/", {"rate": "5/s", "max_waiting": 2}),
         ("a", {"speed": 3}),
     ],
 )

@@ -143,7 +143,9 @@ class Verbs:
         if self._rng.random() < 0.3:
             self._queue.remove_limit(name)
         else:
-            self._queue.set_limit(name, **self._rng.choice(LIMITS))
+            of_parent = name.endswith("/")
+            chosen = [one for one in LIMITS if not (of_parent and "max_waiting" in one)]
+            self._queue.set_limit(name, **self._rng.choice(chosen))
 
     def tidy(self) -> None:
         """Reap, purge, or pause."""

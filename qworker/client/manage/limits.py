@@ -103,6 +103,12 @@ def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> 
         )
     for option, value in given.items():
         check_value(option, value)
+    if given.get("max_waiting") is not None and name.endswith("/"):
+        raise InvalidOptionError(
+            "max_waiting",
+            f"is given for the parent {ascii(name)[:80]}; what waits is counted for each group alone",
+            f"limit each group: write {name.removesuffix('*/')}*",
+        )
     return others
 
 
