@@ -141,11 +141,11 @@ def test_a_job_is_run_again_on_a_cluster_of_another_size(
 
     with pytest.raises(Exception, match="this attempt fails"):
         target.send(rows(2, attempts=9), write_id="nightly")
-    totals = target.send(rows(5), write_id="nightly")
+    totals = target.send(rows(4), write_id="nightly")
     assert totals.sent + totals.already_there == 30_000
     assert totals.already_there > 0
     assert target.numbers() == list(range(30_000))
-    assert target.send(rows(11), write_id="nightly").sent == 0
+    assert target.send(rows(7), write_id="nightly").sent == 0
     assert len(partitions) == 3
 
 
