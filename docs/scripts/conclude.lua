@@ -1265,6 +1265,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return nil
   end
 
+  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
+  function it.wait_until(name, at_ms, now)
+    local one, seen = it.record(name), it.tags()
+    one.wait_ms = math.max(one.wait_ms, at_ms)
+    it.write(name)
+    if now > seen.at_ms then
+      seen.at_ms = now
+      redis.call('HSET', states, '@ms', text(now))
+    end
+  end
+
   -- A message of it is delivered now, and counted.
   function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
@@ -1289,13 +1300,34 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not one.known and it.stored.is_recent(it.tags(), name) then one.tag = it.tags().queue + 1 end
   end
 
+  -- Of a call, which would stop the server: how often it looks ahead, and how many counts it passes; the seats of what it
+  -- has given may not be written yet, so it must not come round to them.
+  local MOST_LOOKS, MOST_PASSED = 200, 1000000
+  local looks, passed = 0, 0
+  local function number_at(count)
+    local tags = it.tags()
+    local free = tags.free
+    if looks >= MOST_LOOKS and count > (free or -1) then return nil end
+    local number = it.stored.number_at(tags, count)
+    if tags.free ~= free then looks = looks + 1 end
+    return number
+  end
+
+  -- Groups that have waited since the last round have numbers in a row: steps grow to leave it behind.
+  local TRIES, ONE_BY_ONE, LONGEST = 64, 17, 16384
   local function give_number(name, one)
-    for _ = 1, 64 do
-      local number = it.stored.number_at(it.tags(), redis.call('HINCRBY', states, '@number', 1))
+    local step = 1
+    for try = 1, TRIES do
+      if passed + step > MOST_PASSED then return false end
+      passed = passed + step
+      local count = redis.call('HINCRBY', states, '@number', step)
+      local number = number_at(count)
       if number then
         seat_at(name, one, number)
         return true
       end
+      if count > (it.tags().free or count) then return false end -- it must not look, or has looked enough
+      if try >= ONE_BY_ONE then step = math.min(4 * step, LONGEST) end
     end
     return false
   end
@@ -1309,8 +1341,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if #new == 0 then return end
     table.sort(new) -- as they will stand in line: members that are received together have seats next to each other
     local before = redis.call('HINCRBY', states, '@number', #new) - #new
+    passed = passed + #new
     for i = 1, #new do
-      local number = it.stored.number_at(it.tags(), before + i)
+      local number = number_at(before + i)
       if number then seat_at(new[i], it.record(new[i]), number) end
     end
   end
@@ -1415,17 +1448,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
   function it.pass(one, score)
     local seat = tonumber(score) - SEATS_FROM - one.number * SEATS
     one.first = one.first + (seat - one.first) % SEATS + 1
-  end
-
-  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
-  function it.wait_until(name, at_ms, now)
-    local one, seen = it.record(name), it.tags()
-    one.wait_ms = math.max(one.wait_ms, at_ms)
-    it.write(name)
-    if now > seen.at_ms then
-      seen.at_ms = now
-      redis.call('HSET', states, '@ms', text(now))
-    end
   end
 
   -- Place a member among those of its group. A retry of an ordered group goes to its head.

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec import structs
 
 from qworker.engine.calls import WaitingRun, abandon
 from qworker.engine.message import delete, hold
 from qworker.engine.reap import promote
 from qworker.engine.remove import purge
 from qworker.engine.run import signal_run
+from qworker.engine.scripts import Script
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
+from qworker.wire.envelope import tail
 from tests.lua.drive import NOW, Drive
 from tests.lua.group_calls import EMPTY, found, get, idle, ids, put
 from tests.lua.test_calls import OK, count, spec_of, start
@@ -119,6 +123,71 @@ def test_a_second_copy_leaves_its_seat(drive: Drive) -> None:
     words = (NOW, 1, "0", "", "", item, "delayed", "", "", item)
     assert drive.call("repair_twice", drive.standard_keys(), *words)[2] == "copy"
     assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_numbers_that_go_round_pass_many_that_are_taken(drive: Drive, together: bool) -> None:
+    """Hundreds of groups have waited since they were given: new ones get others, and keep their order and limits."""
+    put(drive, *[f"g{n}:{n}" for n in range(500)])
+    for at in range(3):
+        drive.redis.hset(drive.keys.groups, "@number", (1 + at) * _NUMBERS + 100 * at)
+        new = [f"=o{at}{n}:o{at}{n}-{turn}" for n in range(5) for turn in (0, 1)]
+        for messages in [new] if together else [[message] for message in new]:
+            put(drive, *messages)
+    assert drive.redis.exists(drive.keys.ready[0]) == 0
+    assert drive.redis.zcard(drive.keys.turns) == 515
+    assert found(drive) == []
+
+
+@pytest.mark.parametrize(
+    ("free", "looks", "passed"), [(0, 20, 1_000_000), (0, 1_000_000, 500), (1, 20, 500)]
+)
+def test_a_call_does_not_look_for_numbers_for_each_of_many_groups(
+    drive: Drive, free: int, looks: int, passed: int
+) -> None:
+    """The server would stand still. One group gets the number that is free, others are stored without their groups."""
+    drive.redis.hset(drive.keys.groups, "@number", _NUMBERS - 1)  # they get the numbers 0 to 1023
+    for first in (0, 512):
+        put(drive, *[f"g{n:04}:{n:04}" for n in range(first, first + 512)])
+    if free:
+        drive.run(delete(drive.keys, drive.redis.zrange(drive.keys.delayed, 3, 3), now_ms=NOW))
+    drive.redis.hset(drive.keys.groups, "@number", 1023)
+    drive.redis.hdel(drive.keys.groups, "@free", "@again", "@taken")
+    messages = [NewMessage(f"m{n}", tail(b"", {"g": f"n{n}"}), group=f"n{n}") for n in range(300)]
+    call = send(drive.keys, messages, lane="", sequence=0, now_ms=NOW)
+    assert call.script is not None
+    source = call.script.source
+    for all_of_them, few in (
+        (b"SEATS = 2097152", b"SEATS = 1024"),
+        (b"MOST_TAKEN = 1048576", b"MOST_TAKEN = 512"),
+        (b"MOST_PASSED = 200, 1000000", b"MOST_PASSED = %d, %d" % (looks, passed)),
+    ):
+        assert source.count(all_of_them) == 1
+        source = source.replace(all_of_them, few)
+    before = drive.info("commandstats")
+    drive.run(structs.replace(call, script=Script("send", source, call.script.roles)))
+    after = drive.info("commandstats")
+    for command in ("cmdstat_zcount", "cmdstat_hincrby"):
+        assert after[command]["calls"] - before.get(command, {"calls": 0})["calls"] < 2000
+    assert drive.redis.llen(drive.keys.ready[0]) == 300 - free
+    assert found(drive) == []
+    received = [message for number in range(20) for message in get(drive, f"l{number}", 500)]
+    assert len({*received}) == len(received) == 1324 - free
+
+
+def test_a_sender_that_may_not_look_passes_no_numbers(drive: Drive) -> None:
+    """None that it has not been told of is free for it, but for the next sender that may."""
+    put(drive, "a:a0")
+    drive.redis.hset(drive.keys.groups, mapping={"@free": 1, "@again": 0, "@taken": ""})
+    messages = [NewMessage(f"m{n}", tail(b"", {"g": f"n{n}"}), group=f"n{n}") for n in range(20)]
+    call = send(drive.keys, messages, lane="", sequence=0, now_ms=NOW)
+    assert call.script is not None
+    may_look = b"redis.acl_check_cmd('ZCOUNT', delayed, 0, 0)"
+    source = call.script.source.replace(may_look, b"false")
+    assert source != call.script.source
+    drive.run(structs.replace(call, script=Script("send", source, call.script.roles)))
+    assert drive.redis.llen(drive.keys.ready[0]) == 20
+    assert int(drive.redis.hget(drive.keys.groups, "@number")) <= 1 + 20 + 20
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -93,6 +93,17 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return nil
   end
 
+  -- A group waits because a handler said so. When that was is noted: a clock that is set back shortens the wait.
+  function it.wait_until(name, at_ms, now)
+    local one, seen = it.record(name), it.tags()
+    one.wait_ms = math.max(one.wait_ms, at_ms)
+    it.write(name)
+    if now > seen.at_ms then
+      seen.at_ms = now
+      redis.call('HSET', states, '@ms', text(now))
+    end
+  end
+
   -- A message of it is delivered now, and counted.
   function it.spend(name, one, limit, now)
     one.busy = one.busy + 1
