@@ -96,7 +96,7 @@ class History:
         self.names = _NAMES + ["p/a", "p/b", ""] * (seed % 3 == 2)
         if seed % 4 == 3:
             self.names = self.names[:5] + self.names[-4:]
-        self.at, self.number = NOW, 0
+        self.at, self.number, self.limited = NOW, 0, ""
         #: Lease → the indices that it has left.
         self.leases: dict[str, list[str]] = {}
 
@@ -130,7 +130,14 @@ class History:
         for lease in [each for each in self.leases if chance.random() < 0.7]:
             indices = self.leases.pop(lease)
             way = chance.random()
-            if way < 0.5:
+            if (
+                way < 0.03
+            ):  # a handler raised RateLimited; or of a message of no group, and the queue waits
+                acked.append(Outcomes(lease))
+                acked[-1].limit(indices[0], chance.randint(1, 60))
+                if rest := indices[1:]:
+                    self.leases[lease] = rest
+            elif way < 0.5:
                 acked.append(Outcomes(lease, ack_all=True))
             elif way < 0.9 or len(indices) == 1:
                 acked.append(Outcomes(lease, acks=chance.sample(indices, len(indices))))
@@ -138,6 +145,23 @@ class History:
                 acked.append(Outcomes(lease, acks=indices[::2]))
                 self.leases[lease] = indices[1::2]
         return acked
+
+    def limits(self) -> list[tuple[str, str]]:
+        """Limits to set; they are removed after a step or some."""
+        chance, limited = self.chance, self.limited
+        if limited and chance.random() < 0.4:
+            self.limited = ""
+            return [(limited, "")]
+        if limited or chance.random() > 0.07:
+            return []
+        self.limited = chance.choice(["g1", "*"])
+        words = chance.choice(["c=1", "r=5/1000 b=1", "r=1/1 b=10"])
+        return [(self.limited, words)] + [(self.limited, "")] * (chance.random() < 0.2)
+
+    def looking(self) -> str:
+        """What a caller of limits leaves that stops halfway, '' mostly."""
+        chance = self.chance
+        return chance.choice(["1", "c0:3"]) + f" {self.at}" if chance.random() < 0.03 else ""
 
     def settle(self) -> Callable[[QueueKeys], Command[Settled]]:
         """Settle leases; the same call for each queue."""
@@ -168,10 +192,12 @@ def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed:
         if (waiting := one.redis.zrange(one.keys.delayed, 0, 5)) and chance.random() < 0.1:
             for drive in pair:  # a seat is empty
                 drive.redis.zrem(drive.keys.delayed, waiting[-1])
-        if chance.random() < 0.05:
+        for name, words in history.limits():
             for drive in pair:
-                drive.run(set_limit(drive.keys, "g1", "c=1"))
-                drive.run(set_limit(drive.keys, "g1", ""))
+                drive.run(set_limit(drive.keys, name, words, now_ms=history.at))
+        mark = history.looking()
+        for drive in pair if mark else ():
+            drive.redis.hset(drive.keys.groups, "@looking", mark)
         for _ in range(chance.randint(0, 3)):
             one_more = history.send()
             assert one.run(one_more(one.keys)) == two.run(other_way(one_more(two.keys)))
@@ -325,6 +351,27 @@ def test_messages_without_a_group_owe_no_turn_once_none_waits(drive: Drive) -> N
     assert float(drive.redis.hget(drive.keys.groups, "@plain")) > 0
     assert get(drive, "l2") == []
     assert drive.redis.hget(drive.keys.groups, "@plain") == b"0"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_rate_that_is_left_over_is_forgotten(pair: tuple[Drive, Drive], count: int) -> None:
+    """Its limit was removed while the group stood in line: both ways leave its record without it."""
+    one, two = pair
+    for drive in pair:
+        put(drive, "a:a0", "a:a1", "b:b0", "c:c0")
+        drive.run(set_limit(drive.keys, "a", "r=1/1000 b=5", now_ms=NOW))
+        assert get(drive, "l1", 1) == ["a0"]
+        drive.settle(Outcomes("l1", ack_all=True))
+        drive.run(set_limit(drive.keys, "a", "", now_ms=NOW))
+        assert msgspec.msgpack.decode(drive.redis.hget(drive.keys.groups, ":a"))[6] == NOW + 1000
+        drive.redis.zadd(drive.keys.turns, {"a": 0})
+    mine, other = (
+        settle_receive(drive.keys, "l2", count, visibility_ms=60_000, now_ms=NOW + 5)
+        for drive in pair
+    )
+    assert one.run(mine) == two.run(other_way(other))
+    assert kept(one) == kept(two)
+    assert msgspec.msgpack.decode(one.redis.hget(one.keys.groups, ":a"))[6] == 0
 
 
 @pytest.mark.parametrize("last", [0, 100, 240, 65_510])
