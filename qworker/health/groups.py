@@ -28,15 +28,23 @@ _PAGES: Final = 4
 _SLOTS: Final = 1000
 #: In a queue or shard with more leases, slots are not compared with them.
 _LEASES: Final = 2000
+#: Groups of a queue or shard that can have waiting messages: a number has 21 bits, see `lua/lib/group_members.lua`.
+_NUMBERS: Final = 2**21
+#: The part of them from which on `doctor` warns.
+_ALMOST: Final = 0.9
 #: A group whose waiting messages take longer than this to start is sent more than its rate.
 _LONG_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of a queue or shard that wait, its limits, and the slots of those that wait for one: delivery → group."""
+    """Groups of a queue or shard that wait, its limits, and the slots of those that wait for one: delivery → group.
+
+    `number`: about how many groups wait or are counted.
+    """
 
     queue: str
+    number: int
     limits: Mapping[str, Limit]
     waiting: list[GroupState]
     slots: Mapping[str, str]
@@ -46,7 +54,7 @@ class _Groups:
 def check_groups(
     access: NamespaceAccess, queues: Mapping[str, Inspection], workers: Iterable[Worker] | None
 ) -> Iterator[Finding]:
-    """Name groups that wait for slots or a rate for long, and those that refuse sends.
+    """Name groups that wait for slots or a rate for long, those that refuse sends, and queues with too many groups.
 
     Reads only queues with messages that wait in groups: the 20 with the most, and about 1,000 groups of each.
     """
@@ -83,6 +91,7 @@ def check_groups(
             raise answer  # the check of all queues has reported shards whose node is away
     yield from _gone(read)
     yield from _full(read)
+    yield from _many(read)
     long_runs = [
         run
         for worker in workers or ()
@@ -101,6 +110,7 @@ def _look(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
     from qworker.wire.groups import slots_of
 
     stored: dict[str, str] = yield commands.limits(keys)
+    number: int = yield raw("HLEN", keys.groups, decode=int)
     waiting: list[GroupState] = []
     cursor = "0"
     for _ in range(_PAGES):
@@ -132,7 +142,7 @@ def _look(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
             there = {field for field, value in zip(fields, still, strict=True) if value}
             gone = frozenset(token for token in lost if {token, _lease(token)} & there)
     limits = {name: Limit.of_words(text) for name, text in stored.items()}
-    return _Groups(queue, limits, waiting, slots, gone)
+    return _Groups(queue, number, limits, waiting, slots, gone)
 
 
 def _gone(read: Iterable[_Groups]) -> Iterator[Finding]:
@@ -167,6 +177,20 @@ def _full(read: Iterable[_Groups]) -> Iterator[Finding]:
             Status.PROBLEM,
             "sends to these groups are refused (max_waiting): " + counted(named),
             f"add workers, or {_set(*worst)} --max-waiting N",
+        )
+
+
+def _many(read: Iterable[_Groups]) -> Iterator[Finding]:
+    many = {groups.queue: groups.number for groups in read if groups.number > _ALMOST * _NUMBERS}
+    if many:
+        worst = max(many, key=many.__getitem__)
+        yield Finding(
+            "groups.many",
+            Status.WARNING,
+            f"of at most {_NUMBERS:,} groups with waiting messages these queues have: {counted(many)}; "
+            "messages of further groups are stored without their group, even if it is ordered",
+            "name groups by what recurs, such as tenants, and add workers; "
+            f"or give each shard fewer: qworker queue shards {worst} N",
         )
 
 

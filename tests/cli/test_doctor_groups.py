@@ -63,6 +63,22 @@ def test_a_group_that_refuses_sends_is_a_problem(run, shop):
     assert found["fix"] == "add workers, or qworker limit set crm full --max-waiting N"
 
 
+def test_a_queue_with_almost_as_many_groups_as_there_are_numbers_is_named(run, shop, monkeypatch):
+    """Messages of further groups would be stored without their group."""
+    for name, groups in (("crm", 60), ("mails", 40)):
+        for number in range(groups):
+            shop.queue(name).send(b"1", group=f"g{number}")
+    assert groups_of(run("doctor", "--json")) == {}
+    monkeypatch.setattr("qworker.health.groups._NUMBERS", 64)
+    found = groups_of(run("doctor", "--json"))["groups.many"]
+    assert found["status"] == "warning"
+    assert found["text"].startswith(
+        "of at most 64 groups with waiting messages these queues have: crm 6"
+    )
+    assert "mails" not in found["text"]
+    assert found["fix"].endswith("qworker queue shards crm N")
+
+
 def test_a_handler_that_holds_a_group_for_minutes_is_named(run, shop):
     """Also the one that takes the last slot of a parent; not one of a group that waits for its turn."""
     queue = shop.queue("crm")
