@@ -349,6 +349,8 @@ def test_a_wrong_group_is_refused(app: QWorker, options: dict[str, Any], message
         ("a", {"max_waiting": 0}),
         ("acme/", {"max_waiting": 2}),
         ("*/", {"rate": "5/s", "max_waiting": 2}),
+        ("acme/ann", {"weight": 2}),
+        ("acme/*", {"concurrency": 5, "weight": 2}),
         ("a", {"speed": 3}),
     ],
 )

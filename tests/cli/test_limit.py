@@ -17,17 +17,19 @@ def test_limits_are_set_listed_and_removed(run, shop):
     shop.queue("crm").create()
     assert "crm has no limits" in run("limit", "ls", "crm").err
     run("limit", "set", "crm", "crm/", "--rate", "100/s", "--burst", "5")
-    ran = run("limit", "set", "crm", "crm/*", "--concurrency", "5", "--weight", "2")
-    assert (ran.code, ran.out.strip()) == (0, "crm/* of crm: concurrency 5, weight 2")
-    assert run("limit", "set", "crm", "crm/*", "--weight", "0.5").code == 0
-    none = {"MAX-WAITING": "-", "WITH": "-"}
+    ran = run("limit", "set", "crm", "crm/*", "--concurrency", "5", "--max-waiting", "20")
+    assert (ran.code, ran.out.strip()) == (0, "crm/* of crm: concurrency 5, max waiting 20")
+    assert run("limit", "set", "crm", "crm/*", "--max-waiting", "50").code == 0
+    none = {"WEIGHT": "-", "WITH": "-"}
+    of_parent = {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/s", "BURST": "5"}
+    of_each = {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-"}
     assert table(run("limit", "ls", "crm").lines) == [
-        none | {"LIMIT": "crm/", "CONCURRENCY": "-", "RATE": "100/s", "BURST": "5", "WEIGHT": "-"},
-        none | {"LIMIT": "crm/*", "CONCURRENCY": "5", "RATE": "-", "BURST": "-", "WEIGHT": "0.5"},
+        none | of_parent | {"MAX-WAITING": "-"},
+        none | of_each | {"MAX-WAITING": "50"},
     ]
     run("limit", "set", "crm", "crm/*", "--concurrency", "none")
     (_, each) = run("limit", "ls", "crm", "--json").json["limits"]
-    assert (each["concurrency"], each["weight"]) == (None, 0.5)
+    assert (each["concurrency"], each["max_waiting"]) == (None, 50)
     assert run("limit", "rm", "crm", "crm/*").out.strip() == "crm/* of crm: no limits"
     assert "had no limits" in run("limit", "rm", "crm", "crm/*").err
 
@@ -136,6 +138,8 @@ def test_a_limit_that_there_is_not_is_not_shown(run, shop):
         (["a/b/c", "--concurrency", "1"], "cannot have limits"),
         (["a", "--rate", "many"], "is not a rate"),
         (["a", "--weight", "1000"], "from 0.01 to 100"),
+        (["a/b", "--weight", "2"], "give it to the parent: write a/"),
+        (["a/", "--max-waiting", "2"], "limit each group: write a/*"),
         (["a", "--weight", "nan"], "weight: 'nan' is not a number"),
         (["a", "--weight", "0"], "weight: 0.0 is out of range"),
         (["a", "--concurrency", "-1"], "concurrency: -1 is out of range"),

@@ -143,8 +143,9 @@ class Verbs:
         if self._rng.random() < 0.3:
             self._queue.remove_limit(name)
         else:
-            of_parent = name.endswith("/")
-            chosen = [one for one in LIMITS if not (of_parent and "max_waiting" in one)]
+            of_parent, in_parent = name.endswith("/"), "/" in name[:-1]
+            without = {"max_waiting"} if of_parent else {"weight"} if in_parent else set()
+            chosen = [one for one in LIMITS if not without & one.keys()]
             self._queue.set_limit(name, **self._rng.choice(chosen))
 
     def tidy(self) -> None:

@@ -103,13 +103,25 @@ def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> 
         )
     for option, value in given.items():
         check_value(option, value)
+    _check_effect(name, given)
+    return others
+
+
+def _check_effect(name: str, given: Mapping[str, object]) -> None:
+    """Raise `InvalidOptionError` for an option that would limit nothing under this name."""
     if given.get("max_waiting") is not None and name.endswith("/"):
         raise InvalidOptionError(
             "max_waiting",
             f"is given for the parent {ascii(name)[:80]}; what waits is counted for each group alone",
             f"limit each group: write {name.removesuffix('*/')}*",
         )
-    return others
+    parent, slash, group = name.partition("/")
+    if given.get("weight") is not None and slash and group:
+        raise InvalidOptionError(
+            "weight",
+            f"is given for {ascii(name)[:80]}; groups of a parent take its turns one after the other",
+            f"give it to the parent: write {parent}/",
+        )
 
 
 def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
