@@ -239,7 +239,11 @@ def _slow(read: Iterable[_Groups]) -> Iterator[Finding]:
             if per_s is not None and number / per_s > _LONG_S:
                 slow[groups.queue, name] = (number / per_s, number)
     if slow:
-        worst = max(slow, key=lambda which: slow[which])
+        worst = queue, name = max(slow, key=lambda which: slow[which])
+        # What waits is counted for each group, not for their parent.
+        fewer = (
+            f"{_set(queue, f'{name}*')} --max-waiting N" if name[-1:] == "/" else "--max-waiting N"
+        )
         yield Finding(
             "groups.rate",
             Status.WARNING,
@@ -252,7 +256,7 @@ def _slow(read: Iterable[_Groups]) -> Iterator[Finding]:
                     )
                 ]
             ),
-            f"{_set(*worst)} --rate N/s; or send less: --max-waiting N refuses more",
+            f"{_set(*worst)} --rate N/s; or send less: {fewer} refuses more",
         )
 
 

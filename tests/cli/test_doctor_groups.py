@@ -114,7 +114,10 @@ def test_a_rate_below_the_sends_is_named(run, shop, rate, is_slow):
         return
     assert found["groups.rate"]["status"] == "warning"
     assert found["groups.rate"]["text"].endswith(": acme/ of crm 2, which takes 2h00m")
-    assert "qworker limit set crm acme/ --rate N/s" in found["groups.rate"]["fix"]
+    assert found["groups.rate"]["fix"] == (
+        "qworker limit set crm acme/ --rate N/s; "
+        "or send less: qworker limit set crm 'acme/*' --max-waiting N refuses more"
+    )
 
 
 @pytest.mark.bad_input("data found: a key of groups of another type")
