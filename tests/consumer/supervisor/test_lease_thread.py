@@ -70,17 +70,27 @@ def test_what_the_wait_of_a_dead_child_still_receives_comes_back(
     child: Any = SimpleNamespace(
         board=board, keys=(keys,), pid=7, cut_off=True, close=lambda: closed.append(True)
     )
-    thread = LeaseThread(app.client, list, lambda: None)
+    thread, looks = LeaseThread(app.client, list, lambda: None), 0
+    look = thread.keeper.release_late
+
+    def count_looks() -> None:
+        nonlocal looks
+        look()
+        looks += 1
+
+    def wait_for_looks(after_s: float) -> None:
+        now[0] += after_s
+        before = looks
+        until(lambda: looks >= before + 2)  # the first one may have begun earlier
+
+    monkeypatch.setattr(thread.keeper, "release_late", count_looks)
     thread.start()
     thread.settle_dead(child, Death(-9))
     until(lambda: closed)
+    wait_for_looks(0.4)  # once what the child had sent has arrived, and for its wait
     default.send(b"{}")
     assert len(app.client.execute(settle_receive(keys, lease_id, 1)).items) == 1
-    now[0] += 2.9
-    done: list[bool] = []
-    for _ in range(3):
-        thread.later(lambda: done.append(True))
-    until(lambda: len(done) == 3)
+    wait_for_looks(2.5)
     assert default.inspect().unacked == 1
     now[0] += 0.2
     until(lambda: default.inspect().ready == 1)
