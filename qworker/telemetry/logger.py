@@ -16,7 +16,10 @@ __all__ = ["Logger", "import_structlog", "logger"]
 
 
 class Logger:
-    """A logger of structlog, with the configuration of the moment at which it logs."""
+    """A logger of structlog, with the configuration of the moment at which it logs.
+
+    Until a process of users has configured structlog, which prints every level to stdout, lines at debug are left out.
+    """
 
     __slots__ = ("_name",)
 
@@ -29,9 +32,23 @@ class Logger:
     def __getattr__(self, level: str) -> Any:
         if Logger.ours:
             import_structlog()
+        elif level == "debug" and not _is_configured():
+            return _leave_out
         import structlog
 
         return getattr(structlog.get_logger(self._name), level)
+
+
+def _is_configured() -> bool:
+    if "structlog" not in sys.modules:
+        return False
+    import structlog
+
+    return structlog.is_configured()
+
+
+def _leave_out(event: str, **_: object) -> None:
+    """Log nothing."""
 
 
 def import_structlog() -> None:

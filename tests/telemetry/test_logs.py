@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from qworker.errors import InvalidOptionError
+from qworker.telemetry.logger import Logger, logger
 from qworker.telemetry.logs import configure_logs
 from qworker.telemetry.throttle import LogThrottle
 
@@ -262,3 +263,21 @@ def test_names_are_a_list_for_people_and_an_array_for_machines(
     assert r"added='a, b\\x1b'" in line
     assert "counts='[1, 2]'" in line
     assert "none=[]" in line
+
+
+def test_debug_lines_of_a_process_that_has_configured_nothing_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """structlog prints every level to stdout then, which may be the output of the user's program."""
+    monkeypatch.setattr(Logger, "ours", False)
+    structlog.reset_defaults()
+    log = logger("web")
+    log.debug("not_heard")
+    log.warning("not_stored")
+    structlog.configure(processors=[structlog.processors.JSONRenderer()])
+    log.debug("heard")
+    shown = capsys.readouterr()
+    assert "not_heard" not in shown.out
+    assert "not_stored" in shown.out
+    assert '{"event": "heard"}' in shown.out
+    assert shown.err == ""
