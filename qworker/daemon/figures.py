@@ -52,7 +52,7 @@ _GAUGES: Final = {
     "dead": ("qworker_messages_dead", "Dead letters."),
     "oldest_s": (
         "qworker_oldest_ready_age_seconds",
-        "How long the oldest ready message has been ready; its delays do not count.",
+        "How long the oldest ready message has been ready; its delays do not count. Of groups, 32 are looked at.",
     ),
     "late_s": (
         "qworker_reap_lateness_seconds",
