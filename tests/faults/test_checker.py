@@ -12,6 +12,7 @@ import pytest
 
 from qworker.engine.scripts import load_script
 from tests.tables import each
+from verification.faults.__main__ import main
 from verification.faults.accounts import Agreement, agreement_of
 from verification.faults.checker import Account, account_of
 from verification.faults.composition import figures_of
@@ -270,6 +271,15 @@ class TestRows:
         }
         with pytest.raises(LookupError):
             chosen("F1,F1000")
+
+    def test_an_unknown_one_is_refused_in_one_line(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Before any server is started."""
+        monkeypatch.setattr("sys.argv", ["faults", "--faults", "F1,F1000"])
+        with pytest.raises(SystemExit, match="2"):
+            main()
+        assert "--faults: no row is named 'F1000'; --list shows them" in capsys.readouterr().err
 
     @each("row", ROWS.values())
     def test_what_is_forgiven_is_bounded(self, row: Row) -> None:

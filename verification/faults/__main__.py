@@ -106,7 +106,12 @@ def _arguments() -> argparse.Namespace:
     add("--small", action="store_true", help="as many processes as for every commit")
     add("--patience", type=float, default=1.0, help="stretches bounds on times")
     add("--keep", action="store_true", help="keep the files of rows that fail")
-    return parser.parse_args()
+    given = parser.parse_args()
+    try:
+        chosen(given.faults)
+    except LookupError as error:
+        parser.error(f"--faults: {error.args[0]}")
+    return given
 
 
 if __name__ == "__main__":

@@ -74,5 +74,5 @@ def chosen(words: str) -> list[Row]:
     names = words.split(",")
     for name in names:
         if name not in ROWS:
-            raise LookupError(f"no row is named {name!r}; there are {' '.join(ROWS)}")
+            raise LookupError(f"no row is named {name!r}; --list shows them")
     return [ROWS[name] for name in names]
