@@ -179,7 +179,7 @@ class Stored:
             envelope.nacks,
             envelope.timeouts,
             envelope.sent_ms,
-            envelope.flags,
+            dict(envelope.flags),
             at_ms,
             receipt,
             ItemKind.OWN,
@@ -242,7 +242,7 @@ def deliver(keys: QueueKeys, batch: Batch, position: int) -> Message | None:
             {},
             plain=True,
         )
-    flags = envelope.flags if envelope.has_flags else {}
+    flags = dict(envelope.flags) if envelope.has_flags else {}
     first = whole(flags.get("f"))
     return Message(
         keys.name,

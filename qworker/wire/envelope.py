@@ -81,10 +81,11 @@ class Envelope:
     Parsing checks the whole header; its parts are converted on access, because most messages are handled without.
     """
 
-    __slots__ = ("_match",)
+    __slots__ = ("_flags", "_match")
 
     def __init__(self, match: re.Match[bytes]) -> None:
         self._match = match
+        self._flags: Mapping[str, str] | None = None
 
     @classmethod
     def parse(cls, item: bytes) -> Envelope | None:
@@ -167,8 +168,13 @@ class Envelope:
         return self._match[7] != b""
 
     @property
-    def flags(self) -> dict[str, str]:
-        """All flags, decoded; of a repeated flag the first counts."""
+    def flags(self) -> Mapping[str, str]:
+        """All flags, decoded when they are first asked for; of a repeated flag the first counts."""
+        if self._flags is None:
+            self._flags = self._read_flags()
+        return self._flags
+
+    def _read_flags(self) -> dict[str, str]:
         flags: dict[str, str] = {}
         for part in self._match[7].split(b" ")[1:]:
             key, raw = part[:1].decode(), part[2:]

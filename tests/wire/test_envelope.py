@@ -177,3 +177,11 @@ def test_when_a_message_became_ready(header: bytes, ready_ms: int | None) -> Non
     envelope = Envelope.parse(header + b"\n")
     assert envelope is not None
     assert envelope.ready_ms == ready_ms
+
+
+def test_flags_are_read_once() -> None:
+    """A worker asks for them about five times for each message."""
+    envelope = Envelope.parse(b"q1 a 17 0 0 0 0 g=x%20y u=1 u=2\nbody")
+    assert envelope is not None
+    assert envelope.flags == {"g": "x y", "u": "1"}
+    assert envelope.flags is envelope.flags

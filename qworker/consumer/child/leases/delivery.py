@@ -195,7 +195,7 @@ class Delivery:
                 receive_count=envelope.receives + 1,
                 nacks=envelope.nacks,
                 timeouts=envelope.timeouts,
-                flags=envelope.flags if envelope.has_flags else {},
+                flags=dict(envelope.flags) if envelope.has_flags else {},
                 body=envelope.body,
                 lease=self.lease,
                 position=self.position,
