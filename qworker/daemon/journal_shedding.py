@@ -10,6 +10,7 @@ import structlog
 
 from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.protocol import Execute
+from qworker.daemon.memory import MemoryUse
 from qworker.engine.raw import server_info
 from qworker.engine.reap import MAX_SWEPT, shed
 from qworker.errors import AccessDeniedError
@@ -47,18 +48,22 @@ class JournalShedding:
         self._throttle = LogThrottle(clock=clock)
         self._on = False
         self._set_at = float("-inf")
+        #: The memory of the fullest server at the last pass; None if it was not read.
+        self.fullest: MemoryUse | None = None
 
     def check(self, queues: Sequence[QueueKeys]) -> None:
         """Make one pass: one call, and one per 500 queues when the state has changed or it is time to set all again.
 
         Of several servers the fullest counts for all: mostly their queues are alike, and fill up alike.
         """
+        self.fullest = None
         try:
-            part = self._fullest()
+            self.fullest = self._read()
         except AccessDeniedError as error:
             if self._throttle.admit("memory") is not None:
                 _log.warning("memory_unread", problem=str(error))
             return
+        part = (self.fullest.ratio if self.fullest else None) or 0.0
         on = part > SHED_ABOVE or (self._on and part >= WRITE_BELOW)
         now = self._clock()
         if on == self._on and now < self._set_at:
@@ -72,19 +77,15 @@ class JournalShedding:
         self._on = on
         self._set_at = now + max(_AGAIN_S, len(queues) / _SET_PER_S)
 
-    def _fullest(self) -> float:
-        """The part of maxmemory that the fullest server uses; servers of a Cluster that are away do not count."""
-        masters, parts = self._masters(), list[float]()
+    def _read(self) -> MemoryUse | None:
+        """Read the memory of the fullest server; servers of a Cluster that are away do not count."""
+        masters, found = self._masters(), list[MemoryUse]()
         for node in masters:
             try:
-                parts.append(_part_used(self._execute(server_info("memory", node=node))))
+                info = self._execute(server_info("memory", node=node))
             except AWAY:
                 if len(masters) == 1:
                     raise
-        return max(parts, default=0.0)
-
-
-def _part_used(info: dict[str, str]) -> float:
-    """The part of maxmemory that is used; 0 without a limit."""
-    most = int(info.get("maxmemory", 0))
-    return int(info.get("used_memory", 0)) / most if most else 0.0
+            else:
+                found.append(MemoryUse.of(node, info))
+        return max(found, key=lambda use: use.ratio or 0.0, default=None)

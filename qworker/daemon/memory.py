@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from qworker.client.execute.sync import Client
-from qworker.engine.raw import server_info
-from qworker.errors import QworkerError
 from qworker.store.nodes import Address
 
-__all__ = ["NEARLY_FULL", "MemoryUse", "read_memory"]
+__all__ = ["NEARLY_FULL", "MemoryUse"]
 
 #: Share of maxmemory from which a server counts as nearly full.
 NEARLY_FULL: Final = 0.9
@@ -21,7 +18,7 @@ _FULL: Final = 0.99
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """The memory of one server. `limit_bytes`: 0 is unlimited. `refused`: its calls since its start, for lack of it."""
+    """The memory of one server. `limit_bytes`: 0 is unlimited. `refused`: calls since its start, for lack of memory."""
 
     node: Address
     used_bytes: int
@@ -30,7 +27,7 @@ class MemoryUse:
 
     @classmethod
     def of(cls, node: Address, info: Mapping[str, str]) -> MemoryUse:
-        """Read the sections memory and errorstats of INFO."""
+        """Read the section memory of INFO; errorstats, where it is there, for what was refused."""
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         counted = info.get("errorstat_OOM", "").removeprefix("count=")
         return cls(node, used, limit, int(counted) if counted.isdecimal() else 0)
@@ -45,16 +42,3 @@ class MemoryUse:
         """Whether it refuses sends now."""
         ratio = self.ratio or 0.0
         return ratio >= 1 or (self.refused > 0 and ratio >= _FULL)
-
-
-def read_memory(client: Client, *, within_s: float = 2.0) -> list[MemoryUse]:
-    """Read the memory of each server that serves now, but for those that do not answer in time or refuse INFO."""
-    found = []
-    for node in client.factory.masters():
-        command = server_info("memory", "errorstats", node=node)
-        try:
-            info = client.execute(command, give_up_s=within_s)
-        except QworkerError:
-            continue  # `inspect_server` reports it
-        found.append(MemoryUse.of(node, info))
-    return found

@@ -19,6 +19,7 @@ from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.recurring import RecurringCalls
 from qworker.client.execute.sync import Client
 from qworker.daemon.journal_shedding import JournalShedding
+from qworker.daemon.memory import MemoryUse
 from qworker.daemon.moving import Moving
 from qworker.daemon.presence import ReaperPresence, reaper_name
 from qworker.daemon.problems import Problems
@@ -99,6 +100,11 @@ class Reaper:
         self._stopped = False
         #: The queue to begin with: the one at which the last pass ran out of time.
         self._turn = ""
+
+    @property
+    def fullest(self) -> MemoryUse | None:
+        """The memory of the fullest server, as the last pass has read it; None if it could not."""
+        return self._shedding.fullest
 
     def tick(self, now_ms: int | None = None) -> Tick:
         """Make one bounded pass.

@@ -18,7 +18,7 @@ from qworker.client.execute.sync import Client
 from qworker.daemon.durability import Durability, Grade, inspect_server
 from qworker.daemon.gauges import MAX_QUEUES, QueueCollector
 from qworker.daemon.loop import ReaperLoop
-from qworker.daemon.memory import NEARLY_FULL, read_memory
+from qworker.daemon.memory import NEARLY_FULL
 from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.options import DaemonOptions, check_tick
 from qworker.daemon.preloading import Preloader
@@ -38,8 +38,8 @@ _log = structlog.get_logger(__name__)
 _DEAD_AFTER_S: Final = 15.0
 #: Seconds between two checks of the server's settings.
 _INSPECT_EVERY_S: Final = 600.0
-#: Seconds between two looks at the server's memory.
-_MEMORY_EVERY_S: Final = 15.0
+#: The share of maxmemory that must come free before a server that was nearly full may be logged again.
+_ROOM_AGAIN: Final = 0.05
 #: Seconds that the thread has to end its script.
 _STOP_S: Final = 0.8
 #: Seconds after which a silent server counts as not serving; it is asked twice.
@@ -91,7 +91,6 @@ class EmbeddedReaper:
         self._preloader = Preloader(client)
         self._inspect_at = 0.0
         self._check_ticks_at = 0.0
-        self._memory_at = 0.0
         self._nearly_full = False
         self._loop = ReaperLoop(
             self.reaper,
@@ -162,10 +161,8 @@ class EmbeddedReaper:
                 self._inspect()
             except QworkerError as error:
                 _log.info("durability_unread", problem=str(error))
-        if tick is not None and time.monotonic() >= self._memory_at:
-            self._memory_at = time.monotonic() + _MEMORY_EVERY_S
-            self._check_memory()
         if tick is not None:
+            self._check_memory()
             try:
                 self._preloader.keep()
             except QworkerError as error:
@@ -178,15 +175,11 @@ class EmbeddedReaper:
 
     def _check_memory(self) -> None:
         """Export how full the fullest server is, and log when one becomes nearly full."""
-        limited = [
-            use
-            for use in read_memory(self._client, within_s=_READY_WITHIN_S)
-            if use.ratio is not None
-        ]
-        fullest = max(limited, key=lambda use: use.ratio or 0.0, default=None)
+        fullest = self.reaper.fullest
         ratio = None if fullest is None else fullest.ratio
         self.metrics.memory(ratio)
-        before, self._nearly_full = self._nearly_full, (ratio or 0.0) >= NEARLY_FULL
+        before = self._nearly_full
+        self._nearly_full = (ratio or 0.0) >= NEARLY_FULL - (_ROOM_AGAIN if before else 0.0)
         if fullest is not None and self._nearly_full and not before:
             _log.warning(
                 "server_nearly_full",

@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.namespace.workers import read_reapers, read_workers
+from qworker.engine.raw import server_info
 from qworker.errors import QworkerError
 from qworker.formats import count, size, span
 from qworker.health.finding import LONG_RUN_S, Finding, Status, listed
@@ -126,11 +127,15 @@ def _durability(access: NamespaceAccess) -> Iterator[Finding]:
 
 
 def _memory(access: NamespaceAccess) -> Iterator[Finding]:
-    from qworker.daemon.memory import read_memory
+    from qworker.daemon.memory import MemoryUse
 
-    nodes = read_memory(access.client)
-    for use in nodes:
-        yield _memory_of(use, f" at {use.node}" if len(nodes) > 1 else "")
+    nodes = access.client.factory.masters()
+    for node in nodes:
+        try:
+            info = access.client.execute(server_info("memory", "errorstats", node=node))
+        except QworkerError:
+            continue  # Forbidden by the ACL; durability reports that.
+        yield _memory_of(MemoryUse.of(node, info), f" at {node}" if len(nodes) > 1 else "")
 
 
 def _memory_of(use: MemoryUse, at_node: str) -> Finding:
