@@ -1,10 +1,10 @@
-# `make demo`, `make spark-demo` and `make test`. Each sets up all that it needs and ends by itself.
+# `make demo`, `make spark-demo`, `make test` and `make test-all`. Each sets up all that it needs and ends by itself.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo spark-demo test check format lock dist audit clean
+.PHONY: demo spark-demo test test-all check format lock dist audit clean
 
 demo: $(VENV)/.demo
 	$(BIN)/qworker demo
@@ -21,7 +21,14 @@ check: $(VENV)/.test
 	{ $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(COMPILE); }; checks=$$?; \
 	wait $$mypy; mypy=$$?; cat $(VENV)/mypy.log; exit $$((mypy | checks))
 
+# All but variations of tests that it runs, which are marked `nightly`.
 test: $(VENV)/.test
+	$(BIN)/python -m tests.engines
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest -n auto -m 'not nightly'
+
+# Those too, before a release and every night.
+test-all: $(VENV)/.test
 	$(BIN)/python -m tests.engines
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n auto

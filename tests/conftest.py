@@ -217,6 +217,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("only root can give files away")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave nightly tests out of the quick runs too."""
+    if item.get_closest_marker("nightly") is not None:
+        item.add_marker("slow")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let a quarantined test fail without failing the run; its reason is in the summary."""
     if hasattr(config, "workerinput"):
