@@ -95,6 +95,11 @@ def test_reaper(url: str, namespace: str) -> None:
     app.close()
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nodes", pytest.param("trio", marks=pytest.mark.nightly("test_worker"))],
+    indirect=True,
+)
 def test_worker(lab: Lab) -> None:
     """A worker receives from queues of all nodes, also where they are filled one after the other."""
     lab.app(
@@ -177,6 +182,16 @@ def test_urls_of_sentinels_and_their_masters_say_what_to_write(trio: servers.Tri
         ConnectionFactory(f"redis+sentinel://{watcher}/other").connect()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nodes",
+        pytest.param(
+            "trio", marks=pytest.mark.nightly("test_operators_speak_with_workers_and_schedules")
+        ),
+    ],
+    indirect=True,
+)
 @pytest.mark.slow
 def test_operators_speak_with_workers_and_schedules(
     url: str, namespace: str, tmp_path: Path
