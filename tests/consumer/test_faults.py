@@ -131,7 +131,16 @@ async def ahandle(n: int) -> None:
         assert len(lab.notes(name)) == number
 
 
-@pytest.mark.parametrize("flags", [(), ("--no-reaper",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        pytest.param(
+            ("--no-reaper",),
+            marks=pytest.mark.nightly("test_a_worker_soon_reports_that_its_server_is_frozen"),
+        ),
+    ],
+)
 def test_a_worker_soon_reports_that_its_server_is_frozen(
     own_lab: Lab, flags: tuple[str, ...]
 ) -> None:

@@ -259,7 +259,16 @@ def test_a_connection_that_is_to_give_up_does(proxy: ChaosProxy, watched: Watche
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize(
+    "concurrency",
+    [
+        1,
+        pytest.param(
+            4,
+            marks=pytest.mark.nightly("test_lost_replies_cost_neither_messages_nor_double_work"),
+        ),
+    ],
+)
 def test_lost_replies_cost_neither_messages_nor_double_work(
     app: QWorker, proxy: ChaosProxy, concurrency: int
 ) -> None:
@@ -305,7 +314,13 @@ def test_script_flush_under_load_is_not_noticed(app: QWorker) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["valkey", "redis"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.nightly("test_a_frozen_server_is_waited_for")),
+    ],
+)
 def test_a_frozen_server_is_waited_for(engine: str, namespace: str) -> None:
     """A server stopped for longer than any reply may take is found again, and the work continues by itself."""
     with servers.start(engine) as server:

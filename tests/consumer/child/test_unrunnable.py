@@ -214,6 +214,7 @@ def test_a_message_is_delivered_about_forty_times_in_an_hour() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly("test_a_message_waits_uncounted_for_the_worker_of_the_next_version")
 def test_a_rolling_update_loses_nothing(lab: Lab) -> None:
     """New producer, old worker, then both side by side: the new task's messages are run by the new worker alone."""
     lab.app('@app.task\ndef known() -> None:\n    note("known")\n', name="old")
