@@ -103,9 +103,19 @@ def work_off(app: QWorker) -> None:
 
 
 @pytest.mark.parametrize(
-    "queues", [("a", "b", "c", "d"), ("a", "a", "a", "a"), ("a", "b", "b", "a")]
+    ("queues", "steps"),
+    [
+        pytest.param(
+            tuple(queues),
+            steps,
+            marks=()
+            if queues == "abcd" or steps == 2
+            else pytest.mark.nightly("test_a_chain_that_waits_ends_at_once"),
+        )
+        for queues in ("abcd", "aaaa", "abba")
+        for steps in range(4)
+    ],
 )
-@pytest.mark.parametrize("steps", range(4))
 @pytest.mark.slow
 def test_a_chain_that_waits_ends_at_once(
     app: QWorker, cancel: Cancels, queues: tuple[str, ...], steps: int

@@ -154,6 +154,7 @@ if _is_known(_BEFORE):  # without, there is nothing to test, and nothing to skip
 if _is_known(_BEFORE_REST):
 
     @pytest.mark.parametrize("mixed", [_BEFORE_REST], indirect=True)
+    @pytest.mark.nightly("test_a_worker_without_groups_loses_none")
     def test_a_worker_that_does_not_cancel_the_rest_sends_the_callback(
         mixed: Mixed, request: pytest.FixtureRequest
     ) -> None:
