@@ -65,6 +65,7 @@ class Looker:
         return ran
 
 
+@pytest.mark.slow
 def test_redrive_ends_after_a_mebibyte(drive: Drive) -> None:
     """Letters behind the bound are left as they are, and are not in the reply; one is moved however large it is."""
     entries = bury(drive, 6, 400 * KIB)
@@ -149,6 +150,7 @@ def test_revoke_ends_after_a_mebibyte(drive: Drive) -> None:
     assert drive.state() == {}
 
 
+@pytest.mark.slow
 def test_largest_groups_are_sought_in_a_mebibyte(drive: Drive) -> None:
     """Of large messages a few from all over the groups are read; the first one of a group only as far as a MiB goes."""
     put(drive, *[f"{group}:{group}{n}" for group in "abcd" for n in range(16)], size=300 * KIB)
@@ -159,6 +161,7 @@ def test_largest_groups_are_sought_in_a_mebibyte(drive: Drive) -> None:
     assert calls["zrange"] == 8
 
 
+@pytest.mark.slow
 def test_repairs_read_large_messages_up_to_eight_mebibytes(drive: Drive) -> None:
     """Their ids remain unknown then, and nothing is called lost."""
     drive.redis.rpush(drive.keys.suspect, *[own(f"m{n}", body="x" * 3000 * KIB) for n in range(5)])
@@ -173,6 +176,7 @@ def test_repairs_read_large_messages_up_to_eight_mebibytes(drive: Drive) -> None
 
 
 @pytest.mark.parametrize("verb", [hold, delete])
+@pytest.mark.slow
 def test_many_items_of_a_long_list_are_taken_in_several_calls(drive: Drive, verb: Any) -> None:
     """Near an end, whichever it is, a hundred are taken at once; in the middle a call ends after some."""
     for first in range(0, 60_000, 1000):

@@ -32,6 +32,8 @@ _WAYS = {
     "settle": {b"fields = uncounted(": b"fields = leases < 0 and uncounted("},
     "send": {b"member = set[10] and": b"member = number < 0 and"},
 }
+#: A history with parents and messages without groups, and one with few groups.
+_BY_DAY = (2, 3)
 _NAMES = [f"g{number}" for number in range(40)] + [f"=o{number}" for number in range(20)]
 
 
@@ -179,7 +181,19 @@ class History:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(int(os.environ.get("QWORKER_HISTORIES") or 8)))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *_BY_DAY,
+        *(
+            pytest.param(
+                seed, marks=pytest.mark.nightly("test_the_same_history_leaves_the_same_queue")
+            )
+            for seed in range(int(os.environ.get("QWORKER_HISTORIES") or 8))
+            if seed not in _BY_DAY
+        ),
+    ],
+)
 def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed: int) -> None:
     """Members deleted, expired and large, of ordered groups, of parents, and beside messages without a group."""
     history, used = History(seed), 0

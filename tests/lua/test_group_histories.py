@@ -22,7 +22,7 @@ from tests.lua.group_calls import EMPTY, found, idle, ids, in_small_pages, limit
 
 #: A hash with values of this length is scanned in parts.
 _FAIR = "f" * 70
-_SEEDS = range(int(os.environ.get("QWORKER_HISTORIES") or 4))
+_SEEDS = range(2, int(os.environ.get("QWORKER_HISTORIES") or 4))
 
 
 class _Schedules:
@@ -118,7 +118,16 @@ class _Schedules:
         return {envelope.id for envelope in dead if envelope is not None}
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(0, 1),
+        *(
+            pytest.param(seed, marks=pytest.mark.nightly("test_random_schedules"))
+            for seed in _SEEDS
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_random_schedules(drive: Drive, seed: int) -> None:
     """Ordered groups keep their order, limits hold, all is delivered and nothing is left, whatever happens between."""
@@ -294,7 +303,16 @@ class _Wanderings:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("live", [False, True], ids=["fixed", "live"])
-@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(
+            pytest.param(seed, marks=pytest.mark.nightly("test_lost_leases_claims_and_splits"))
+            for seed in (1, *_SEEDS)
+        ),
+    ],
+)
 def test_lost_leases_claims_and_splits(drive: Drive, seed: int, live: bool) -> None:
     """Slots follow their messages to other leases, and come free with the lease: no message is lost, no slot left."""
     wanderings = _Wanderings(drive, seed)

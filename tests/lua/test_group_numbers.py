@@ -203,7 +203,16 @@ class History:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(int(os.environ.get("QWORKER_HISTORIES") or 2)))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(
+            pytest.param(seed, marks=pytest.mark.nightly("test_numbers_of_groups_are_their_own"))
+            for seed in range(1, int(os.environ.get("QWORKER_HISTORIES") or 2))
+        ),
+    ],
+)
 def test_numbers_of_groups_are_their_own(
     drive: Drive, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,9 +54,9 @@ ALLOWED_OF_EFFECTS = {"push": (72_700, 39), "result": (64_500, 235)}
 ALLOWED_OF_LIMIT = (60_000, 25)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def counter() -> Iterator[Counter]:
-    """Counts on a server without other clients."""
+    """Counts on a server without other clients; each test has a queue of its own."""
     with servers.start("valkey", far=False) as server, Counter(server) as counter:
         yield counter
 

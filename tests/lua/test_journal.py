@@ -14,7 +14,9 @@ from qworker.engine.fire import fire
 from qworker.engine.reap import promote, reap, trim
 from qworker.engine.receive import Suspects
 from qworker.engine.remove import purge
+from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
+from qworker.wire.envelope import tail
 from qworker.wire.ids import EntryId
 from tests import servers
 from tests.journals import event_lines, groups_of, told_times
@@ -509,8 +511,11 @@ def test_journal_is_trimmed_to_its_cap(engine_drive: Drive) -> None:
 def test_lowered_cap_trims_a_thousand_entries_a_call(journal: Drive) -> None:
     """A journal that is far over its cap gets there in steps."""
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**40)
-    for number in range(1599):
-        journal.send(f"m{number:04d}", flags={"w": "x" * 900})
+    content = tail(b"m", {"w": "x" * 900})
+    messages = [NewMessage(f"m{number:04d}", content) for number in range(1599)]
+    journal.client.execute_each(
+        [send(journal.keys, [each], lane="", sequence=0, now_ms=NOW) for each in messages]
+    )
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)
     size = len(f"sent - - - - -\nq1 {header('m0000')} w=") + 900 + BESIDE
     fits = 2**20 // size

@@ -98,7 +98,18 @@ class World:
         self.drive.run(reap(self.drive.keys, ready, 1000, now_ms=self.now))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(0, 1),
+        *(
+            pytest.param(
+                seed, marks=pytest.mark.nightly("test_what_comes_back_stands_in_its_old_order")
+            )
+            for seed in range(2, 12)
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_what_comes_back_stands_in_its_old_order(drive: Drive, seed: int) -> None:
     """Whatever is sent, received, acked, given back and reaped, and in which order: ready is never out of order."""
@@ -121,10 +132,12 @@ def received(
 ) -> list[str]:
     """Messages 0, 1, … in leases of `size`, delivered a ms apart by one process."""
     ids, leases = IdSource(), IdSource()
-    for index in range(number):
-        if push is None:
-            drive.send(ids.message_id(), body=lambda _, index=index: b"%d" % index)
-        else:
+    if push is None:
+        numbers = {ids.message_id(): b"%d" % index for index in range(number)}
+        for first in range(0, number, 500):
+            drive.send(*[*numbers][first : first + 500], body=lambda name: numbers[name])
+    else:
+        for index in range(number):
             push(index)
     names = [leases.lease_id() for _ in range(0, number, size)]
     for turn, name in enumerate(names):

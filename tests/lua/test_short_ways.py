@@ -337,10 +337,10 @@ class Call:
     words: list[str]
 
 
-def calls(name: str, changes: list[dict[str, Any]]) -> Iterator[tuple[World, list[Call]]]:
+def calls(name: str) -> Iterator[tuple[World, list[Call]]]:
     """Queues, and the calls on each that has just been made: all changes by each argument and outcome."""
     of_others = {"leases"} if name == "send" else {"near", "lane"}
-    for change in changes:
+    for change in CHANGES:
         if of_others & set(change):
             continue
         world = World(**{"ready": [item("r0")], "leases": ["alone"], **change})
@@ -698,21 +698,33 @@ def _comparable(reply: Any, state: dict[str, Any], base: str) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "pair", "part"),
     [
-        *((name, "", part) for name in sorted(SHORT) for part in range(3)),
-        ("send", "/1", 0),
+        *((name, "", 0) for name in sorted(SHORT)),
         ("send", "/1", 1),
-        ("send", "/1", 2),
+        *(
+            pytest.param(
+                *row, marks=pytest.mark.nightly("test_the_short_way_does_what_the_long_one_does")
+            )
+            for row in (
+                *((name, "", part) for name in sorted(SHORT) for part in (1, 2)),
+                ("send", "/1", 0),
+                ("send", "/1", 2),
+            )
+        ),
     ],
     indirect=["pair"],
 )
 def test_the_short_way_does_what_the_long_one_does(
     pair: tuple[Drive, Drive], name: str, part: int
 ) -> None:
-    """The same reply, and the same queue; what a short way does not do, the long one does or refuses."""
+    """The same reply, and the same queue; what a short way does not do, the long one does or refuses.
+
+    Each part makes a third of the calls on each queue; of any three parts that follow, each call is in one.
+    """
     short, along = pair
     short_sha = short.redis.script_load(load_script(name).source)
     long_sha = along.redis.script_load(long_way(name))
-    for world, made in calls(name, CHANGES[part::3]):
+    for number, (world, each_call) in enumerate(calls(name)):
+        made = each_call[(number + part) % 3 :: 3]
         done = _run(short, short_sha, name, world, made)
         wanted = _run(along, long_sha, name, world, made)
         for call, (reply, after, changed), (expected, other, _) in zip(
