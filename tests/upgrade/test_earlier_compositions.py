@@ -18,7 +18,10 @@ from tests.consumer.workers import ROOT, Lab
 from tests.upgrade.test_earlier import take_out
 from tests.upgrade.test_rolling import Mixed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.nightly("upgrade/test_rolling.py::test_a_rolling_upgrade_loses_nothing"),
+    pytest.mark.timeout(240),
+]
 
 #: The last version that knew chains and runs, and no groups of calls.
 _BEFORE: Final = "2dace0e02bb87b77105cbce7d197227aa3feee11"
@@ -154,7 +157,6 @@ if _is_known(_BEFORE):  # without, there is nothing to test, and nothing to skip
 if _is_known(_BEFORE_REST):
 
     @pytest.mark.parametrize("mixed", [_BEFORE_REST], indirect=True)
-    @pytest.mark.nightly("test_a_worker_without_groups_loses_none")
     def test_a_worker_that_does_not_cancel_the_rest_sends_the_callback(
         mixed: Mixed, request: pytest.FixtureRequest
     ) -> None:
