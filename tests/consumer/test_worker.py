@@ -332,11 +332,11 @@ kept = []
 
 @app.task
 def leak(n: int) -> None:
-    kept.append(bytearray(3_000_000))
+    kept.append(bytearray(12_000_000))
     note("leaked", n)
-    time.sleep(0.02)
+    time.sleep(0.08)
 """)
-    number = 150
+    number = 40
     lab.send_many("leak", number)
     with lab.worker("--max-rss", "200MiB") as worker:
         # It is looked at now and then: by then a busy machine may have handled all.
@@ -344,7 +344,7 @@ def leak(n: int) -> None:
             until(lambda: lab.queue().inspect().ready < 10)
             lab.send("leak", number)
             number += 1
-            assert number < 500, "1.5 GB"
+            assert number < 125, "1.5 GB"
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(n for (n,) in lab.noted("leaked")) == list(range(number))
 
@@ -372,7 +372,7 @@ def handle(n):
 def test_a_handler_past_its_time_limit_costs_its_process(lab: Lab) -> None:
     """A sync handler past its limit is ended with its process, counted, and dead at max receives; others continue."""
     lab.app("""
-@app.task(time_limit="300ms", max_receives=2)
+@app.task(time_limit="100ms", max_receives=2)
 def hang() -> None:
     note("hangs")
     while True:

@@ -302,10 +302,10 @@ def test_script_flush_under_load_is_not_noticed(app: QWorker) -> None:
     def handle(n: int) -> None:
         handled[n] += 1
 
-    handle.send_many(handle.call(n) for n in range(4000))
+    handle.send_many(handle.call(n) for n in range(1500))
     with redis_of(app) as redis, running(app, max_batch=100):
         # Not by the clock: a child that is slower than the flushes would never come to its call.
-        while (before := len(handled)) < 4000:
+        while (before := len(handled)) < 1500:
             redis.script_flush()
             until(lambda before=before: len(handled) > before)
         until(lambda: app.queue("default").inspect().stored == 0)
