@@ -344,7 +344,18 @@ def test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards(
     assert others == [first] * len(others)
 
 
-@pytest.mark.parametrize("first", ["the division", "the leave"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(
+            "the division",
+            marks=pytest.mark.nightly(
+                "test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share"
+            ),
+        ),
+        "the leave",
+    ],
+)
 @pytest.mark.slow
 def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
     app: QWorker, first: str

@@ -120,6 +120,14 @@ def url(tls: TLS, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cluster",
+        pytest.param("sentinel", marks=pytest.mark.nightly("test_everything_is_encrypted")),
+    ],
+    indirect=True,
+)
 def test_everything_is_encrypted(url: str, namespace: str) -> None:
     """Messages are sent and received, sync and async."""
     app = QWorker(namespace, url=url)
