@@ -140,7 +140,7 @@ class Attempt(Generic[T]):
             if self._redirected <= _AT_ONCE:
                 return 0.0
         elif isinstance(error, ClusterMovingError) and not self.command.awaits_move:
-            raise error
+            raise _untaken(error) from error
         if isinstance(error, InDoubtError):
             self._doubt = error
             self.command = self.command.repeated()
@@ -160,9 +160,13 @@ class Attempt(Generic[T]):
             if self._doubt is not None and self._doubt is not error:
                 raise self._doubt from error
             if isinstance(error, ClusterMovingError):
-                raise UnavailableError(f"no node took the call in time: {error}") from error
+                raise _untaken(error) from error
             raise error
         pause_s = self._pause_s * random.uniform(0.5, 1.0)  # noqa: S311 - spreading, not secrecy
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         # The last attempt is made when the time is over, and not before.
         return min(pause_s, left_s)
+
+
+def _untaken(error: ClusterMovingError) -> UnavailableError:
+    return UnavailableError(f"no node took the call in time: {error}")

@@ -125,6 +125,10 @@ class Command(msgspec.Struct, Generic[T], frozen=True):
         if isinstance(error, UnfinishedError) and self.script is not None:
             error.script = self.script.name
 
+    def at_once(self) -> Command[T]:
+        """Return the command as one that fails at once while its keys move, or no node of a Cluster serves them."""
+        return structs.replace(self, awaits_move=False)
+
     def repeated(self) -> Command[T]:
         """Return the command to send after this one's reply was lost."""
         if self.resume_at is None:

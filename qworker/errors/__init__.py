@@ -55,6 +55,7 @@ QworkerError
 │   ├── BusyError                 the server is running a long script
 │   ├── ReadOnlyError             the server is a replica
 │   ├── ClusterMovingError        the slot is moving (TRYAGAIN, CLUSTERDOWN)
+│   │   └── SlotUnservedError     no node has the slot
 │   ├── NotPersistedError         the server cannot write to disk (MISCONF)
 │   ├── NoReplicasError           the master has too few replicas (NOREPLICAS)
 │   ├── OutOfMemoryError          maxmemory is reached
@@ -157,12 +158,15 @@ from qworker.errors.server import (
     RetryRule,
     ScriptsNotLoadedError,
     ServerError,
+    SlotUnservedError,
     StoreError,
     UnavailableError,
     UnfinishedError,
     UnsupportedServerError,
     concerns_the_call,
     is_answer,
+    is_of_server,
+    of_one_slot,
     server_refused,
 )
 from qworker.errors.tasks import AppLoadError, TimeLimitError, UnknownTaskError
@@ -225,6 +229,7 @@ __all__ = [
     "ShardsChangedError",
     "SignalGivenError",
     "SignalTimeoutError",
+    "SlotUnservedError",
     "SourceShrankError",
     "SparkMissingError",
     "StaleReceiptError",
@@ -243,6 +248,8 @@ __all__ = [
     "WrongNamespaceError",
     "concerns_the_call",
     "is_answer",
+    "is_of_server",
+    "of_one_slot",
     "server_refused",
 ]
 

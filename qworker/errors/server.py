@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeGuard
 
 from qworker.errors.base import QworkerError
 
@@ -20,12 +21,15 @@ __all__ = [
     "RetryRule",
     "ScriptsNotLoadedError",
     "ServerError",
+    "SlotUnservedError",
     "StoreError",
     "UnavailableError",
     "UnfinishedError",
     "UnsupportedServerError",
     "concerns_the_call",
     "is_answer",
+    "is_of_server",
+    "of_one_slot",
     "server_refused",
 ]
 
@@ -112,6 +116,10 @@ class ClusterMovingError(ServerError):
     retry = RetryRule.LATER
 
 
+class SlotUnservedError(ClusterMovingError):
+    """No node of the Cluster serves the slot of the keys, as after a resharding that was stopped halfway."""
+
+
 class NotPersistedError(ServerError):
     """The server cannot write to its disk and refuses writes (MISCONF)."""
 
@@ -157,6 +165,20 @@ def concerns_the_call(error: BaseException) -> bool:
         not isinstance(error, ServerError)
         or isinstance(error, UnfinishedError)
         or server_refused(error)
+    )
+
+
+def of_one_slot(error: BaseException) -> bool:
+    """Say whether an error is about the slot of the call's keys, not about a server: no node serves it."""
+    return isinstance(error, SlotUnservedError) or isinstance(error.__cause__, SlotUnservedError)
+
+
+def is_of_server(result: object) -> TypeGuard[ServerError]:
+    """Say whether a result is an error of its server, which concerns other calls to it as well."""
+    return (
+        isinstance(result, ServerError)
+        and result.retry is not RetryRule.NEVER
+        and not of_one_slot(result)
     )
 
 

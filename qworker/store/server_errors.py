@@ -25,6 +25,7 @@ from qworker.errors import (
     ReadOnlyError,
     ScriptsNotLoadedError,
     ServerError,
+    SlotUnservedError,
     UnavailableError,
     UnfinishedError,
     UnsupportedServerError,
@@ -77,6 +78,8 @@ _IN_A_SCRIPT: Final = re.compile(r" script: (?:[0-9a-f]{40}, )?on @user_script:(
 #: The server checks these before the first write of a script (script.c, scriptVerifyWriteCommandAllow and
 #: scriptVerifyOOM), so nothing was written.
 _BEFORE_WRITES: Final = frozenset(("OOM", "READONLY", "MASTERDOWN", "MISCONF", "NOREPLICAS"))
+#: What follows CLUSTERDOWN if the node serves other slots.
+_UNSERVED: Final = "Hash slot not served"
 _LOAD: Final = "'script|load'"
 _WRONG_TYPE: Final = "WRONGTYPE"
 _TOO_MANY_CLIENTS: Final = "max number of clients reached"
@@ -122,6 +125,8 @@ def map_error(
         return _scripts_missing(text, forbidden=code == "NOPERM")
     if code in _RULES and isinstance(error, redis_errors.RedisError):
         kind, advice = _RULES[code]
+        if code == "CLUSTERDOWN" and _UNSERVED in text:
+            kind = SlotUnservedError
         return kind(f"{advice} (the server said: {_with_code(code, text)})")
     if isinstance(error, redis_errors.AuthenticationError):
         return LoginError(

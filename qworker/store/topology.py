@@ -21,6 +21,7 @@ from qworker.errors import (
     InvalidOptionError,
     ReadOnlyError,
     ServerError,
+    SlotUnservedError,
     UnavailableError,
     UnsupportedServerError,
 )
@@ -28,13 +29,15 @@ from qworker.store.hello import Hello
 from qworker.store.nodes import Address
 from qworker.store.url import ServerURL
 
-__all__ = ["Key", "Question", "RedirectedError", "Search", "Topology", "topology_of"]
+__all__ = ["Key", "Question", "RedirectedError", "Search", "Topology", "slot_of", "topology_of"]
 
 Key = str | bytes
 
 SLOTS: Final = 16384
 #: The least time between two reads of the whole map after a MOVED: slots move one by one.
 _READ_AGAIN_S: Final = 1.0
+#: How long a map that names no node for a slot is believed: a pass over many such queues reads it once.
+_UNSERVED_S: Final = 0.25
 #: How long a server may take to name another, in seconds per step. While there are more to ask, each gets `_QUICK_S`
 #: first: a frozen one must not hold up a call to a server that serves.
 _QUICK_S: Final = 0.25
@@ -214,10 +217,12 @@ class Cluster:
         return None if self._stale else self.last_node(key)
 
     def last_node(self, key: Key | None) -> Address | None:
-        return self._slots[_slot(key)] if key is not None else self._any
+        return self._slots[slot_of(key)] if key is not None else self._any
 
     def search(self, key: Key | None) -> Search:
         problem: Exception | None = None
+        if not self._stale and key is not None and self._clock() - self._read_at < _UNSERVED_S:
+            return self._served(key)
         # Other threads use the old map until then.
         self._stale, self._read_at = not self._masters, self._clock()
         known = dict.fromkeys((*self._masters, *self._named))
@@ -234,19 +239,14 @@ class Cluster:
                 self._failed |= {node}
                 turns += _again(turn, reply)
             elif self._read(reply, node):
-                server = self.node(key)
-                if server is not None:
-                    return server
-                if key is None:
-                    # A replica sent the map. Which masters answer is known once they are asked.
-                    again = [
-                        turn for turn in turns if turn[0] in asked and turn[0] in self._masters
-                    ]
-                    turns = _turns([master for master in self._masters if master not in asked])
-                    turns += again
-                    continue
-                self._stale = True
-                raise ClusterMovingError(f"no node of the Cluster serves slot {_slot(key or '')}")
+                if key is not None:
+                    return self._served(key)
+                if self._any is not None:
+                    return self._any
+                # A replica sent the map. Which masters answer is known once they are asked.
+                again = [turn for turn in turns if turn[0] in asked and turn[0] in self._masters]
+                turns = _turns([master for master in self._masters if master not in asked])
+                turns += again
         self._stale = True
         raise UnavailableError(
             f"no node of the Cluster says which slots it serves ({problem})"
@@ -272,6 +272,12 @@ class Cluster:
         self._failed |= {address}
         return True
 
+    def _served(self, key: Key) -> Address:
+        """Return the node that serves a key by a map just read."""
+        if (node := self.last_node(key)) is None:
+            raise SlotUnservedError(f"no node of the Cluster serves slot {slot_of(key)}")
+        return node
+
     def _read(self, reply: Any, asked: Address) -> bool:
         """Read a reply of CLUSTER SLOTS; returns whether it names any master."""
         slots: list[Address | None] = [None] * SLOTS
@@ -291,5 +297,6 @@ class Cluster:
         return True
 
 
-def _slot(key: Key) -> int:
+def slot_of(key: Key) -> int:
+    """Return the slot of a key in a Cluster."""
     return int(key_slot(key.encode() if isinstance(key, str) else key))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qworker.errors import ClusterMovingError, ServerError, UnavailableError
+from qworker.errors import ServerError, SlotUnservedError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.store.topology import Question
@@ -82,7 +82,7 @@ def test_all_tasks_get_the_error_of_the_search() -> None:
 def test_a_slot_without_a_node_fails_its_own_tasks_alone() -> None:
     """The map that lacks it serves the others."""
     results, asked = results_of([HIGH, LOW] * 10, [HALF])
-    assert [type(result) for result in results] == [ClusterMovingError, Address] * 10
+    assert [type(result) for result in results] == [SlotUnservedError, Address] * 10
     assert asked == 1
 
 

@@ -26,6 +26,7 @@ from qworker.errors import (
     RetryRule,
     ScriptsNotLoadedError,
     ServerError,
+    SlotUnservedError,
     UnavailableError,
     UnfinishedError,
     UnsupportedServerError,
@@ -222,7 +223,7 @@ class TestRealServers:
                 client.rpush("l", "x")
             error = map_error(caught.value, sent=True)
             words = ("no node of the Cluster serves the keys now", "CLUSTERDOWN")
-            self.check(error, ClusterMovingError, RetryRule.LATER, *words)
+            self.check(error, SlotUnservedError, RetryRule.LATER, *words)
 
     def test_loading(self):
         """A server that is loading its data has another error than one that is down."""
@@ -258,6 +259,7 @@ class TestRealServers:
     [
         ("TRYAGAIN Multiple keys request during rehashing of slot", ClusterMovingError),
         ("CLUSTERDOWN The cluster is down", ClusterMovingError),
+        ("CLUSTERDOWN Hash slot not served", SlotUnservedError),
         ("NOAUTH Authentication required.", LoginError),
         ("ERR max number of clients reached", UnavailableError),
         ("ERR invalid password", LoginError),

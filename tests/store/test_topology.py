@@ -9,6 +9,7 @@ from qworker.errors import (
     InDoubtError,
     InvalidOptionError,
     ReadOnlyError,
+    SlotUnservedError,
     UnavailableError,
     UnsupportedServerError,
 )
@@ -23,9 +24,10 @@ LOW, HIGH = "n:{b}:ready", "n:{a}:ready"
 DOWN = UnavailableError("down")
 
 
-def find(topology, answers, key=None):
-    """Run a search with an answer per address; returns the server, and the questions."""
-    asked, search, answer = [], topology.search(key), None
+def find(topology, answers, key=None, asked=None):
+    """Run a search with an answer per address; returns the server, and the questions, which `asked` gets too."""
+    asked = [] if asked is None else asked
+    search, answer = topology.search(key), None
     while True:
         try:
             question = search.send(answer)
@@ -199,6 +201,16 @@ class TestCluster:
         assert find(topology, {A: half}, LOW)[0] == A
         assert topology.node(LOW) == A
         assert topology.node(HIGH) is None
+
+    def test_a_map_without_a_node_is_believed_for_a_moment(self, topology, clock):
+        """Calls for many such slots read it once; a later call reads it again."""
+        half = slots((0, 8191, A))
+        for seconds, questions in ((0.0, [A]), (0.2, []), (0.1, [A])):
+            clock[0] += seconds
+            asked = []
+            with pytest.raises(SlotUnservedError, match="slot 15495"):
+                find(topology, {A: half}, HIGH, asked)
+            assert [question.address for question in asked] == questions
 
     def test_moved_changes_one_slot_at_once(self, topology, clock):
         """The map is also read again, at most once a second: slots move one by one."""

@@ -33,7 +33,8 @@ from qworker.consumer.supervisor.lease_thread import LeaseThread
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death
 from qworker.daemon.reaper import Reaper
-from qworker.engine.command import Command, Soon
+from qworker.engine.attempt import Attempt
+from qworker.engine.command import Command, Soon, Together
 from qworker.engine.inspect import Inspection, existing, inspect
 from qworker.engine.raw import raw
 from qworker.engine.reap import sweep
@@ -422,14 +423,21 @@ def test_passes_go_on_beside_a_frozen_node(
 
 
 @contextmanager
-def unserved(nodes: Cluster, keys: QueueKeys) -> Iterator[None]:
-    """No node serves the slot of a queue, as after a resharding that was stopped halfway."""
-    owner, slot = nodes.master_of(keys.meta), key_slot(keys.meta.encode())
-    for node in nodes.nodes:
-        node.ask("CLUSTER", "DELSLOTS", slot)
-    yield
-    owner.ask("CLUSTER", "ADDSLOTS", slot)
-    nodes.wait_until_whole()
+def unserved(nodes: Cluster, *places: QueueKeys, noticed: bool = True) -> Iterator[None]:
+    """No node serves the slots of some queues, as after a resharding that was stopped halfway.
+
+    `noticed`: the other nodes know, and do not name the one that served them.
+    """
+    owners = {key_slot(keys.meta.encode()): nodes.master_of(keys.meta) for keys in places}
+    for slot, owner in owners.items():
+        for node in nodes.nodes if noticed else [owner]:
+            node.ask("CLUSTER", "DELSLOTS", slot)
+    try:
+        yield
+    finally:
+        for slot, owner in owners.items():
+            owner.ask("CLUSTER", "ADDSLOTS", slot)
+        nodes.wait_until_whole()
 
 
 def test_a_slot_that_no_node_serves_costs_its_queues_alone(
@@ -464,6 +472,77 @@ def test_a_slot_that_no_node_serves_costs_its_queues_alone(
     ]
     assert about["text"].startswith(f"1 queue cannot be read: {first.name}; no node has it")
     assert "--cluster fix" in about["fix"]
+
+
+@pytest.fixture
+def paused_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses before the repetitions of calls."""
+    pauses: list[float] = []
+    failed = Attempt.failed
+
+    def noted(self: Attempt[Any], error: QworkerError) -> float:
+        pauses.append(failed(self, error))
+        return pauses[-1]
+
+    monkeypatch.setattr(Attempt, "failed", noted)
+    return pauses
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_passes_wait_once_for_a_slot_that_no_node_serves(
+    nodes: Cluster, namespace: str, client: Client, paused_s: list[float], noticed: bool
+) -> None:
+    """The first call for one of its queues is repeated for a while; no later call and no later pass waits."""
+    *lost, other = queues(nodes, namespace, nodes.masters()[0], 4, 0)
+    for keys in (*lost, other):
+        Queue(client, namespace, keys.name).send({"n": 1})
+    with Client(ConnectionFactory(nodes.url)) as own:
+        reaper = Reaper(own, namespace)
+        reaper.tick()
+        for keys in (*lost, other):
+            Queue(client, namespace, keys.name).send({"n": 1}, delay="10ms")
+        with unserved(nodes, *lost, noticed=noticed):
+            ticks = [reaper.tick()]
+            assert sum(paused_s) < 1.0
+            paused_s.clear()
+            ticks += [reaper.tick() for _ in range(3)]
+            assert not paused_s
+            assert [tick.errors for tick in ticks] == [3] * 4
+            assert sum(tick.promoted for tick in ticks) == 1
+        until(lambda: reaper.tick().promoted)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_trip_waits_once_for_slots_that_no_node_serves(
+    nodes: Cluster, namespace: str, paused_s: list[float], noticed: bool, is_async: bool
+) -> None:
+    """Queues of their former node are read, and each error names its own slot if the nodes know."""
+    *lost, other = queues(nodes, namespace, nodes.masters()[0], 4, 0)
+    places = [*lost, other]
+
+    def look() -> Plan[list[Any]]:
+        return (yield Together([*map(inspect, places)]))
+
+    async def look_async() -> list[Any]:
+        async with AsyncClient(ConnectionFactory(nodes.url), give_up_s=GIVE_UP_S) as own:
+            await own.run(look())
+            with unserved(nodes, *lost, noticed=noticed):
+                return await own.run(look())
+
+    if is_async:
+        results = asyncio.run(look_async())
+    else:
+        with Client(ConnectionFactory(nodes.url), give_up_s=GIVE_UP_S) as own:
+            own.run(look())
+            with unserved(nodes, *lost, noticed=noticed):
+                results = own.run(look())
+    assert isinstance(results[-1], Inspection), results
+    assert all(isinstance(result, UnavailableError) for result in results[:-1])
+    assert sum(paused_s) < 2 * GIVE_UP_S
+    if noticed:
+        for keys, result in zip(lost, results, strict=False):
+            assert f"serves slot {key_slot(keys.meta.encode())}" in str(result)
 
 
 def test_leases_of_other_nodes_are_extended_while_a_dead_child_is_settled(

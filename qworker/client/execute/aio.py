@@ -26,7 +26,7 @@ from qworker.client.plan import Plan
 from qworker.engine.attempt import GIVE_UP_S, Attempt
 from qworker.engine.command import Brief, Command, PerQueue, Together
 from qworker.engine.send import SendCall, Sent
-from qworker.errors import InDoubtError, QworkerError, RetryRule, ServerError
+from qworker.errors import InDoubtError, QworkerError, ServerError, is_of_server, of_one_slot
 from qworker.store.connection_set import AsyncConnectionSet
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
@@ -256,8 +256,9 @@ class AsyncClient(BaseClient):
     ) -> T:
         """Make one call per queue, one after the other: async code seldom inspects many queues.
 
-        Waits once for a node that does not serve.
+        Waits once for a node that does not serve, and once for slots that no node serves.
         """
+        slot_unserved = False
         results: list[Any] = []
         failed: dict[Address | None, ServerError] = {}
         unserved: dict[int, QworkerError] = {}
@@ -266,14 +267,13 @@ class AsyncClient(BaseClient):
             try:
                 if node in failed:
                     raise failed[node]
-                results.append(await self._attempt(lane, command, give_up_s, bounded))
+                asked = command.at_once() if slot_unserved else command
+                results.append(await self._attempt(lane, asked, give_up_s, bounded))
             except ServerError as error:
                 if per_queue.unserved is None:
                     raise
-                if (
-                    error.retry is not RetryRule.NEVER
-                    and self.factory.last_node(command.key) == node
-                ):
+                slot_unserved = slot_unserved or of_one_slot(error)
+                if is_of_server(error) and self.factory.last_node(command.key) == node:
                     failed[node] = error
                 unserved[index] = error
                 results.append(per_queue.unserved(index, error))

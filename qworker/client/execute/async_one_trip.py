@@ -14,7 +14,7 @@ from qworker.client.execute.async_roundtrip import within
 from qworker.client.execute.one_trip import by_node
 from qworker.engine.attempt import LEAST_S
 from qworker.engine.command import Command
-from qworker.errors import QworkerError, RetryRule, ServerError
+from qworker.errors import QworkerError, ServerError, is_of_server, of_one_slot
 from qworker.store.connections import ConnectionFactory, map_error
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def acall_each(
     """Make calls in one trip per node; returns the result or the error of each.
 
     `attempt` repeats calls that failed in the trip, for what is left of `limit_s`. Waits once for a node that does not
-    serve.
+    serve, and once for slots that no node serves.
     """
     began = time.monotonic()
     if commands and factory.node(commands[0].key) is None:
@@ -64,19 +64,21 @@ async def acall_each(
         await connections.close()
         raise
     outcomes: list[Any | QworkerError] = []
+    slot_unserved = False
     for index, command in enumerate(commands):
         if index in results:
             outcomes.append(results[index])
             continue
+        asked = command.at_once() if slot_unserved else command
         node = factory.last_node(command.key)
         try:
             if node in failed:
                 raise failed[node]
             left_s = max(LEAST_S, limit_s - (time.monotonic() - began))
-            outcomes.append(await attempt(command, left_s))
+            outcomes.append(await attempt(asked, left_s))
         except QworkerError as error:
-            # An error that no repetition cures is about the command alone.
-            if isinstance(error, ServerError) and error.retry is not RetryRule.NEVER:
+            slot_unserved = slot_unserved or of_one_slot(error)
+            if is_of_server(error) and factory.last_node(command.key) == node:
                 failed[node] = error
             outcomes.append(error)
     return outcomes

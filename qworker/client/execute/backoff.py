@@ -21,6 +21,7 @@ from qworker.errors import (
     ServerError,
     UnavailableError,
     is_answer,
+    of_one_slot,
 )
 from qworker.telemetry.logger import logger
 
@@ -111,6 +112,8 @@ class AwayServers:
         """Leave a server alone for a while if the error is about the server."""
         if error.retry is RetryRule.NEVER:
             return
+        if of_one_slot(error):
+            address = None
         now = self._clock()
         failure = self._failures.setdefault(address, _Failure(now, error, Backoff()))
         failure.at, failure.error = now, error

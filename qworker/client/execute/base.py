@@ -17,7 +17,7 @@ from qworker.engine.attempt import GIVE_UP_S, LEAST_S
 from qworker.engine.command import Brief, Command, Pause, PerQueue, Soon, Together
 from qworker.engine.send import SendCall
 from qworker.engine.settle import Settled, settle
-from qworker.errors import QworkerError, RetryRule, ServerError
+from qworker.errors import QworkerError, RetryRule, ServerError, is_of_server
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.telemetry.logger import logger
@@ -150,7 +150,7 @@ class BaseClient:
             for at, answer in zip(asked, answers, strict=True):
                 results[at] = answer
                 node = self.factory.last_node(step.commands[at].key)
-                if isinstance(answer, AWAY) and nodes[at] in (None, node):
+                if isinstance(answer, AWAY) and is_of_server(answer) and nodes[at] in (None, node):
                     away[node] = answer
         return results
 
@@ -169,7 +169,10 @@ class BaseClient:
                 raise error
             if error.retry is RetryRule.NEVER:
                 refused += 1
-            elif (node := self.factory.last_node(per_queue.commands[index].key)) is not None:
+            elif (
+                is_of_server(error)
+                and (node := self.factory.last_node(per_queue.commands[index].key)) is not None
+            ):
                 away.add(node)
         if len(away) >= max(1, servers) or refused == len(per_queue.commands):
             raise first

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from qworker.client.execute.roundtrip import answered_within
 from qworker.engine.attempt import LEAST_S, Patience
 from qworker.engine.command import Command
-from qworker.errors import QworkerError, RetryRule, ServerError
+from qworker.errors import QworkerError, ServerError, is_of_server, of_one_slot
 from qworker.store.connections import ConnectionFactory, map_error
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def call_each(
     """Make calls in one trip per node; returns the result or the error of each.
 
     `attempt` repeats calls that failed in the trip; for `answered` see `call_all`. Waits once for a node that does not
-    serve.
+    serve, and once for slots that no node serves.
     """
     waits_s = patience.waits_s(factory.reply_timeout_s)
     results, unanswered = call_all(factory, connections, commands, waits_s, answered)
@@ -134,22 +134,19 @@ def call_each(
     failed: dict[Address | None, ServerError] = {
         node: error for node, (error, after_s) in unanswered.items() if patience.is_over(after_s)
     }
+    slot_unserved = False
     for index, command in enumerate(commands):
         if index in results:
             outcomes.append(results[index])
             continue
+        asked = command.at_once() if slot_unserved else command
         node = factory.last_node(command.key)
         waited_s = unanswered[node].after_s if node in unanswered else 0.0
         try:
-            outcomes.append(failed.get(node) or attempt(command, patience.after(waited_s)))
+            outcomes.append(failed.get(node) or attempt(asked, patience.after(waited_s)))
         except QworkerError as error:
-            # An error that no repetition cures is about the command alone, and so is that of a slot which the node no
-            # longer serves.
-            if (
-                isinstance(error, ServerError)
-                and error.retry is not RetryRule.NEVER
-                and factory.last_node(command.key) == node
-            ):
+            slot_unserved = slot_unserved or of_one_slot(error)
+            if is_of_server(error) and factory.last_node(command.key) == node:
                 failed[node] = error
             outcomes.append(error)
     return outcomes

@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar
 
 from qworker.client.execute.backoff import AwayServers, LeftAloneError
-from qworker.errors import (
-    QworkerError,
-    RetryRule,
-    ServerError,
-)
+from qworker.errors import QworkerError, ServerError, is_of_server, of_one_slot
+from qworker.store.topology import slot_of
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from qworker.store.connections import ConnectionFactory
     from qworker.store.nodes import Address
 
-__all__ = ["WITHIN_S", "RecurringCalls", "is_of_server"]
+__all__ = ["WITHIN_S", "RecurringCalls"]
 
 T = TypeVar("T")
 
@@ -34,7 +31,8 @@ class RecurringCalls:
     """Makes calls that are made again later anyway: tried for `give_up_s` seconds.
 
     A call waits `within_s` seconds for a node of a Cluster. A node that does not answer is left alone for up to 5 s:
-    calls to it raise its error at once. A single server has the client's patience. As thread-safe as its client.
+    calls to it raise its error at once. A slot that no node serves is waited for once, until a call for it succeeds. A
+    single server has the client's patience. As thread-safe as its client.
     """
 
     def __init__(
@@ -49,6 +47,8 @@ class RecurringCalls:
         self._give_up_s = give_up_s
         self._within_s = within_s
         self._away = AwayServers(clock=clock)
+        #: Slots that no node served when they were last asked for.
+        self._unserved: set[int] = set()
 
     @property
     def factory(self) -> ConnectionFactory:
@@ -67,10 +67,14 @@ class RecurringCalls:
         if (problem := self._problem(node)) is not None:
             raise problem
         try:
-            result = self._client.execute(command, give_up_s=limit_s, within_s=self._within_s)
+            result = self._client.execute(
+                self._at_once(command), give_up_s=limit_s, within_s=self._within_s
+            )
         except QworkerError as error:
             self._note(node, command, error)
+            self._note_slot(command, error)
             raise
+        self._note_slot(command, result)
         self._away.served(node)
         return result
 
@@ -82,8 +86,12 @@ class RecurringCalls:
         problems = {node: self._problem(node) for node in {*nodes}}
         asked = [at for at, node in enumerate(nodes) if problems[node] is None]
         answers = self._client.execute_each(
-            [commands[at] for at in asked], give_up_s=self._give_up_s, within_s=self._within_s
+            [self._at_once(commands[at]) for at in asked],
+            give_up_s=self._give_up_s,
+            within_s=self._within_s,
         )
+        for at, answer in zip(asked, answers, strict=True):
+            self._note_slot(commands[at], answer)
         results: dict[int, Any] = dict(zip(asked, answers, strict=True))
         failures = {
             nodes[at]: at for at in asked if self._blames(results[at], commands[at], nodes[at])
@@ -96,6 +104,20 @@ class RecurringCalls:
         for at, node in enumerate(nodes):
             results.setdefault(at, problems[node])
         return [results[at] for at in range(len(nodes))]
+
+    def _at_once(self, command: Command[T]) -> Command[T]:
+        """Make a command fail at once if no node served its slot before."""
+        if not self._unserved or command.key is None:
+            return command
+        return command.at_once() if slot_of(command.key) in self._unserved else command
+
+    def _note_slot(self, command: Command[Any], result: object) -> None:
+        if command.key is None:
+            return
+        if isinstance(result, QworkerError) and of_one_slot(result):
+            self._unserved.add(slot_of(command.key))
+        elif self._unserved:
+            self._unserved.discard(slot_of(command.key))
 
     def _node(self, command: Command[Any]) -> Address | None:
         return command.node or self.factory.last_node(command.key)
@@ -117,8 +139,3 @@ class RecurringCalls:
     ) -> TypeGuard[ServerError]:
         """Say whether a result is an error of the node: not if the slot is now elsewhere, or no node serves it."""
         return is_of_server(result) and self._node(command) == node
-
-
-def is_of_server(result: object) -> TypeGuard[ServerError]:
-    """Say whether a result is an error of its server, which concerns other calls to it as well."""
-    return isinstance(result, ServerError) and result.retry is not RetryRule.NEVER

@@ -11,10 +11,9 @@ from msgspec import structs
 
 from qworker.client.execute.distance import Distances
 from qworker.client.execute.lanes import Lane
-from qworker.client.execute.recurring import is_of_server
 from qworker.client.execute.sync import Client
 from qworker.engine.attempt import Patience
-from qworker.errors import QworkerError, ServerError
+from qworker.errors import QworkerError, ServerError, is_of_server
 
 if TYPE_CHECKING:
     from qworker.engine.command import Command
