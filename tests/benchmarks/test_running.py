@@ -65,6 +65,7 @@ def test_lone_sends_and_receives_each_message_by_a_call_of_its_own() -> None:
     assert rows["server CPU to three bare commands"]["goal"] == "≤ 1.6"
 
 
+@pytest.mark.nightly("test_cost_counts_round_trips_of_a_whole_life")
 def test_a_message_is_cheaper_in_larger_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = (1, 10)
     monkeypatch.setattr("benchmarks.batches._SIZES", sizes)
@@ -107,6 +108,7 @@ def test_sending_is_compared_with_a_bare_push() -> None:
     assert _rows("send", 500)["one at a time to redis-py RPUSH"]["goal"] == "≥ 0.75"
 
 
+@pytest.mark.nightly("test_drain_is_compared_with_redis_without_acks")
 def test_runs_tells_what_a_step_and_a_sleeping_run_take() -> None:
     rows = _rows("runs", 40)
     assert rows["qworker, run: a step"]["value"] > 0
@@ -114,6 +116,7 @@ def test_runs_tells_what_a_step_and_a_sleeping_run_take() -> None:
     assert 100 < rows["a sleeping run of two steps"]["value"] < 2000
 
 
+@pytest.mark.nightly("test_drain_is_compared_with_redis_without_acks")
 def test_slow_handlers_are_told_with_what_they_cost_the_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -129,6 +132,7 @@ def test_idle_measures_every_message() -> None:
     assert _rows("idle", 10)["qworker: p50"]["value"] > 0
 
 
+@pytest.mark.nightly("test_idle_measures_every_message")
 def test_a_lone_message_takes_a_round_trip_more_from_a_distant_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,14 +150,17 @@ def test_a_lone_message_takes_a_round_trip_more_from_a_distant_server(
     assert Stand.rtt_ms == 0
 
 
+@pytest.mark.nightly("test_drain_is_compared_with_redis_without_acks")
 def test_groups_are_compared_with_messages_without() -> None:
     assert _rows("groups", 300)["a group each"]["value"] > 0
 
 
+@pytest.mark.nightly("test_drain_is_compared_with_redis_without_acks")
 def test_expired_leases_are_all_given_back() -> None:
     assert _rows("expire", 300)["messages given back"]["value"] > 0
 
 
+@pytest.mark.nightly("test_idle_measures_every_message")
 def test_many_queues_are_compared_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.many._QUEUES", (1, 200))
     rows = _rows("many", 3)
@@ -173,6 +180,7 @@ def test_length_goes_up_by_tens(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "server CPU at 10,000 to 1,000 messages" in _rows("length", 10_000)
 
 
+@pytest.mark.nightly("test_cost_counts_round_trips_of_a_whole_life")
 def test_scrapes_are_measured_of_a_daemon_and_a_worker() -> None:
     rows = _rows("scrape", 100)
     assert rows["daemon, 100 queues: first scrape"]["goal"] == "≤ 2"
@@ -180,6 +188,7 @@ def test_scrapes_are_measured_of_a_daemon_and_a_worker() -> None:
     assert rows["worker, 20 tasks and queues: size"]["value"] > 0.08
 
 
+@pytest.mark.nightly("test_length_goes_up_by_tens")
 def test_pauses_are_listed_per_script_of_each_verb(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the small messages and of the large bodies, with the goal of each, and reads without a script."""
     monkeypatch.setattr("benchmarks.pauses._LARGE", {"1 MiB": 2**20})
