@@ -67,6 +67,7 @@ print(ask("10.0.0.8", **{"X-Forwarded-Email": "ada@example.org"}), ask("10.0.0.7
 
 
 @pytest.mark.needs("fastapi", "itsdangerous")
+@pytest.mark.nightly("test_django_lets_its_own_staff_in")
 def test_fastapi_lets_its_own_users_in(run) -> None:
     printed = run("""
 from fastapi_shop import api
