@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import qworker
+from tests.trees import nodes
 
 # One process parses the whole package, which takes seconds.
 pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.slow]
@@ -48,7 +49,7 @@ def _imported_at_run_time(path: Path) -> set[str]:
         for child in ast.iter_child_nodes(node):
             walk(child)
 
-    walk(ast.parse(path.read_text("utf-8")))
+    walk(nodes(path)[0])
     return modules
 
 

@@ -29,6 +29,7 @@ from qworker.engine.inspect import Inspection
 from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 from qworker.wire.keys import QueueKeys
+from tests.trees import nodes
 
 __all__ = ["COMMANDS", "FLAGS", "METRICS", "Metric", "events"]
 
@@ -191,7 +192,7 @@ def events() -> frozenset[str]:
 def _events() -> Iterator[str]:
     levels = {"debug", "info", "warning", "error", "exception", "_log_end"}
     for path in CODE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             match node:
                 case ast.Call(
                     func=ast.Attribute(attr=level), args=[ast.Constant(value=str(event)), *_]

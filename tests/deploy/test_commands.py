@@ -80,6 +80,7 @@ def test_commands_take_their_arguments(
 
 
 @pytest.mark.slow  # parses the whole package
+@pytest.mark.xdist_group("code")
 @each("path", FILES)
 def test_events_are_logged(path: Path) -> None:
     """A word in backticks that looks like an event is one, or a metric or the reason of dead letters."""
@@ -96,6 +97,7 @@ def test_mentions_are_found() -> None:
 
 
 @pytest.mark.slow  # parses the whole package
+@pytest.mark.xdist_group("code")
 def test_events_are_found() -> None:
     """So is the check of events."""
     assert "nap_taken" not in events()

@@ -12,6 +12,7 @@ import pytest
 from qworker.cli.dead.group import drop, redrive
 from qworker.cli.main import cli
 from tests.docs.blocks import ROOT
+from tests.trees import nodes
 
 #: Where a value is filled in.
 FILLED = "VALUE"
@@ -24,19 +25,19 @@ ARGUMENT = re.compile(r"VALUE|[A-Z][A-Z-]+|--[a-z].*|-[a-z]")
 
 def texts(path) -> Iterator[str]:
     """The texts of a module, without docstrings: of each the parts that are written together, values filled in."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = nodes(path)
     inner = {
         id(part)
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if part is not node
     } | {
         id(node.value)
-        for node in ast.walk(tree)
+        for node in tree
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
-    for node in ast.walk(tree):
+    for node in tree:
         if id(node) in inner:
             continue
         if isinstance(node, ast.JoinedStr):
@@ -84,12 +85,14 @@ def fault(text: str) -> str | None:
     return f"{' '.join(more)} is too much" if more else None
 
 
-@pytest.mark.slow  # reads and compiles the modules
+@pytest.mark.slow  # parses the modules
+@pytest.mark.xdist_group("code")
 def test_the_commands_that_texts_suggest_exist():
     assert [(*one, why) for one in suggested() if (why := fault(one[1])) is not None] == []
 
 
-@pytest.mark.slow  # reads and compiles the modules
+@pytest.mark.slow  # parses the modules
+@pytest.mark.xdist_group("code")
 def test_there_are_texts_to_check_and_wrong_ones_are_found():
     assert len(suggested()) > 50
     assert fault("qworker message show VALUE VALUE") == "VALUE is too much"

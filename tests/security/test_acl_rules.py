@@ -17,6 +17,7 @@ from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from qworker.errors import InvalidOptionError
 from qworker.store.connections import ConnectionFactory
 from tests.tables import each
+from tests.trees import nodes
 
 
 @each("name", SCRIPT_NAMES)
@@ -45,7 +46,7 @@ def raw_commands(known: set[str]) -> dict[str, set[str]]:
     for path in root.rglob("*.py"):
         if path.relative_to(root).parts[0] in _ELSEWHERE:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.Tuple):
                 words = node.elts[:1]
             elif isinstance(node, ast.Call):
@@ -60,6 +61,7 @@ def raw_commands(known: set[str]) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("code")
 def test_every_raw_command_belongs_to_a_role(store_url: str) -> None:
     """Who makes the code send another command learns here that a role has to be given it."""
     allowed = {each.partition("|")[0] for role in ROLES.values() for each in role.raw}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 import qworker
 from qworker.engine.scripts import SCRIPT_NAMES, load_script
 from tests.tables import each
+from tests.trees import nodes
 
 # One process parses the whole package, which takes seconds.
 pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.slow]
@@ -26,11 +26,6 @@ RUNNING = {
 #: The one exception reads pickles of RQ and Celery for `qworker import`, as a reader of plain values that refuses
 #: everything else (tests/importers/test_pickles.py), and that nothing else imports.
 READS_PICKLES = Path("importers/pickles.py")
-
-
-@cache
-def nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def imported(path: Path) -> set[str]:
