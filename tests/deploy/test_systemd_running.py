@@ -167,12 +167,6 @@ def run_unit(unit: str, folder: Path, environ: dict[str, str]) -> Iterator[Manag
         yield manager
 
 
-@pytest.fixture(params=UNITS)
-def unit(request: pytest.FixtureRequest) -> str:
-    """Each of the units."""
-    return str(request.param)
-
-
 @pytest.fixture
 def manager(unit: str, folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
     """A unit that has said that it is ready."""
@@ -185,6 +179,21 @@ def worker(folder: Path, environ: dict[str, str]) -> Iterator[Manager]:
     yield from run_unit(WORKER, folder, environ)
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        WORKER,
+        *(
+            pytest.param(
+                unit,
+                marks=pytest.mark.nightly(
+                    "test_unit_is_ready_pings_and_stops_while_its_server_hangs"
+                ),
+            )
+            for unit in (DAEMON, WEB)
+        ),
+    ],
+)
 def test_unit_is_ready_pings_and_stops_while_its_server_hangs(
     unit: str, manager: Manager, server: servers.Server
 ) -> None:
@@ -249,6 +258,7 @@ def test_a_restart_under_load_loses_nothing_and_repeats_nothing(
     assert queue.inspect().dead == 0
 
 
+@pytest.mark.nightly("test_a_restart_under_load_loses_nothing_and_repeats_nothing")
 def test_the_signal_of_the_watchdog_costs_a_redelivery(
     folder: Path, environ: dict[str, str], queue: Queue, history: Path
 ) -> None:
@@ -278,6 +288,13 @@ def test_the_signal_of_the_watchdog_costs_a_redelivery(
     assert queue.inspect().dead == 0
 
 
+@pytest.mark.parametrize(
+    "unit",
+    [
+        *(DAEMON, WEB),
+        pytest.param(WORKER, marks=pytest.mark.nightly("test_unit_starts_before_its_server")),
+    ],
+)
 def test_unit_starts_before_its_server(unit: str, folder: Path, environ: dict[str, str]) -> None:
     """Ready means that it tries: the order in which hosts come up does not matter."""
     nobody = {**environ, "QWORKER_URL": f"unix://{folder}/nobody"}
