@@ -52,14 +52,15 @@ def run(
     hooks: str,
     files: dict[str, str],
     marked: str = "not slow",
+    processes: int = 2,
 ) -> pytest.RunResult:
-    """Run the tests of files that are marked so in two processes."""
+    """Run the tests of files that are marked so, in two processes or in this one's child alone (0)."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makeini("[pytest]\nmarkers =\n    slow: x\naddopts = --dist loadgroup")
     pytester.makeconftest(hooks)
     pytester.makepyfile(**{name: SAYS + text for name, text in files.items()})
-    words = ("-p", "xdist", "-n", "2", "-m", marked, "-rA")
+    words = ("-p", "xdist", "-n", str(processes), "-m", marked, "-rA")
     return pytester.run(sys.executable, "-m", "pytest", *words)
 
 
@@ -95,7 +96,18 @@ def test_each_file_is_imported_once_and_each_test_reported(
         ]
 
 
-@pytest.mark.parametrize("package", ["pytest", "pytest-xdist"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "pytest-xdist",
+        pytest.param(
+            "pytest",
+            marks=pytest.mark.nightly(
+                "test_with_a_version_that_was_not_tried_each_process_collects_all"
+            ),
+        ),
+    ],
+)
 def test_with_a_version_that_was_not_tried_each_process_collects_all(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, package: str
 ) -> None:
@@ -125,10 +137,10 @@ def test_work():
     end = time.process_time() + 0.3
     while time.process_time() < end: pass
 """
-    ran = run(pytester, monkeypatch, hooks, {"test_long": tests})
+    ran = run(pytester, monkeypatch, hooks, {"test_long": tests}, processes=0)
     assert ran.parseoutcomes() == {"passed": 1, "failed": 1}
     ran.stdout.fnmatch_lines(
         ["_* test_work _*", "took 0.* s of CPU: make it cheaper, or mark it slow"]
     )
-    everything = run(pytester, monkeypatch, hooks, {"test_long": tests}, "not slower")
+    everything = run(pytester, monkeypatch, hooks, {"test_long": tests}, "not slower", processes=0)
     assert everything.parseoutcomes() == {"passed": 2}

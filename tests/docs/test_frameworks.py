@@ -92,6 +92,7 @@ def test_django_sends_on_commit_and_handles_with_its_models(run) -> None:
 
 
 @pytest.mark.needs("flask")
+@pytest.mark.nightly("test_django_sends_on_commit_and_handles_with_its_models")
 def test_flask_sends_from_a_view_and_handles_in_its_context(run) -> None:
     """The view answers with the message id."""
     out = run(
@@ -106,6 +107,7 @@ def test_flask_sends_from_a_view_and_handles_in_its_context(run) -> None:
 
 
 @pytest.mark.needs("fastapi", "httpx")
+@pytest.mark.nightly("test_django_sends_on_commit_and_handles_with_its_models")
 def test_fastapi_sends_from_an_async_endpoint(run) -> None:
     """And closes its connections with the loop."""
     out = run(
@@ -142,6 +144,7 @@ def test_a_forked_process_sends_over_its_own_connections(run) -> None:
 
 
 @pytest.mark.needs("sentry_sdk")
+@pytest.mark.nightly("test_a_trace_continues_in_the_handler_and_in_its_sends")
 def test_sentry_hears_of_failures_with_their_message(run) -> None:
     """Of a failure and of a Bury; not of a Release, nor of what succeeded."""
     out = run(

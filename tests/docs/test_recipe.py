@@ -86,6 +86,7 @@ def test_four_files_make_an_operation(copy: Path, store_url: str, namespace: str
     assert run(copy, "-c", roles, url=store_url, namespace=namespace) == "consumer operator\n"
 
 
+@pytest.mark.nightly("test_four_files_make_an_operation")
 def test_the_recipe_keeps_the_rules_of_the_tree(copy: Path) -> None:
     """mypy --strict finds nothing in the files of Python."""
     names = [name for _, name, _ in RECIPE if name.endswith(".py")]

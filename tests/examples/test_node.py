@@ -150,6 +150,7 @@ def test_what_we_send_node_receives_and_acks(app, node):
     assert (stats["acked"], stats["stored"]) == (4, 1)
 
 
+@pytest.mark.nightly("examples/test_shell.py::test_a_message_has_its_own_visibility")
 def test_a_message_has_its_own_visibility(app, node):
     """It is split off into its own lease, with that deadline; the others stay together."""
     queue = app.queue("emails")
@@ -164,6 +165,7 @@ def test_a_message_has_its_own_visibility(app, node):
     assert said == [2, True, [True] * 3]
 
 
+@pytest.mark.nightly("examples/test_shell.py::test_a_nack_brings_a_message_back")
 def test_node_nacks_releases_and_buries(app, node):
     """A failure is counted, a release is not; what no consumer can take is buried."""
     queue = app.queue("emails")
@@ -210,6 +212,9 @@ def test_node_works_through_a_queue(app, start):
     assert [message.receives for message in queue.peek()] == [0, 0]
 
 
+@pytest.mark.nightly(
+    "examples/test_shell.py::test_nothing_is_stored_or_received_twice_where_replies_are_lost"
+)
 def test_nothing_is_stored_or_received_twice_where_replies_are_lost(app, start, qworker_store):
     """Every third reply never arrives: sends are repeated on their lane, receives with their lease."""
     with ChaosProxy(qworker_store) as proxy:

@@ -129,7 +129,16 @@ def test_fork_while_another_thread_draws() -> None:
 
 
 @pytest.mark.slow
-def test_threads_of_a_child_never_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "children",
+    [
+        100,
+        pytest.param(400, marks=pytest.mark.nightly("test_threads_of_a_child_never_draw_the_same")),
+    ],
+)
+def test_threads_of_a_child_never_draw_the_same(
+    monkeypatch: pytest.MonkeyPatch, children: int
+) -> None:
     """Threads that begin together in a fresh child draw no id twice, though each finds the source inherited."""
     pid = 1
     monkeypatch.setattr(ids.os, "getpid", lambda: pid)
@@ -137,7 +146,7 @@ def test_threads_of_a_child_never_draw_the_same(monkeypatch: pytest.MonkeyPatch)
     sys.setswitchinterval(1e-6)
     try:
         source = IdSource()
-        for _ in range(400):
+        for _ in range(children):
             pid += 1
             drawn = drawn_at_once(8, lambda: [source.message_id() for _ in range(20)])
             assert len(set(drawn)) == 160

@@ -83,6 +83,7 @@ def test_no_changes_nothing(shop: Shop) -> None:
     assert deeds(shop) == []
 
 
+@pytest.mark.nightly("test_one_dead_letter_is_read_redriven_and_dropped")
 def test_dead_letters_of_a_kind_are_redriven_at_a_rate(shop: Shop) -> None:
     """Those that died of the same, and no others; a rate that is none is refused, and asked for again."""
     shop.bury(*["boom 1"] * 3, "other")
@@ -113,6 +114,7 @@ def test_dead_letters_of_a_kind_are_redriven_at_a_rate(shop: Shop) -> None:
     assert end.startswith("3 dead letters redriven")
 
 
+@pytest.mark.nightly("test_one_dead_letter_is_read_redriven_and_dropped")
 def test_dead_letters_are_dropped_by_kind_and_all_of_a_queue(shop: Shop) -> None:
     """`x` those of the row, `X` all of its queue; others stay."""
     shop.bury("boom", "boom", "other", "third")
@@ -272,6 +274,7 @@ def test_a_worker_and_a_handler_show_their_live_stacks(shop: Shop) -> None:
     assert came == [("stack", {})] * 2
 
 
+@pytest.mark.nightly("test_a_queue_is_paused_in_a_direction_and_resumed")
 def test_a_task_is_paused_and_resumed(shop: Shop) -> None:
     """From its row, or from that of a running handler."""
     shop.add_worker("web-1-a", tasks=["charge", "send_email"], age_ms=-300_000)
