@@ -121,6 +121,13 @@ def test_a_server_does_not_get_our_secrets(monkeypatch):
     assert server_environment()["PATH"] == os.environ["PATH"]
 
 
+def test_a_server_needs_no_locale_that_is_not_installed(monkeypatch):
+    """LANG often comes from the terminal of another machine; Redis 8 does not start with one that is unknown here."""
+    for name in ("LANG", "LC_ALL", "LC_COLLATE"):
+        monkeypatch.setenv(name, "xx_YY.UTF-8")
+    assert server_environment()["LC_ALL"] == "C"
+
+
 def write_server(path, version):
     path.write_text(f"#!/bin/sh\necho '{version} sha=00000000:0 malloc=libc bits=64'\n")
     path.chmod(0o755)

@@ -131,8 +131,11 @@ def server_command(engine: Engine, directory: Path, socket: Path) -> list[str]:
 
 
 def server_environment() -> dict[str, str]:
-    """Copy the environment without QWORKER_*: the server outlives this process, and QWORKER_URL may hold a password."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("QWORKER_")}
+    """Copy the environment for a server: without QWORKER_*, as QWORKER_URL may hold a password and the server outlives
+    this process; and in the C locale, as Redis from 7.2 on does not start where LANG names one that is not installed.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("QWORKER_")}
+    return {**kept, "LC_ALL": "C"}
 
 
 def probe(url: str) -> Literal["ready", "loading", "down"]:
