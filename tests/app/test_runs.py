@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ForwardRef
+from typing import Any, ForwardRef, Literal, Optional
 
 import pytest
 
@@ -591,18 +591,25 @@ def test_a_wait_within_a_step_parks_its_run(app: QWorker) -> None:
 
 
 def test_a_wait_for_what_is_no_type_is_refused(app: QWorker) -> None:
-    """A text is none; a union is one without a name of its own."""
+    """A text is none; a union and a literal are some without a name of their own, however they are written."""
+    signals: dict[str, Any] = {
+        "text": "Approval",
+        "union": Approval | None,
+        "optional": Optional[Approval],  # noqa: UP045
+        "literal": Literal["yes", "no"],
+    }
 
     @app.workflow(retry=Retry.none())
-    def order(run: SyncRun, text: bool, name: str | None) -> None:
-        run.wait("Approval" if text else Approval | None, name=name)  # type: ignore[arg-type]
+    def order(run: SyncRun, signal: str, name: str | None) -> None:
+        run.wait(signals[signal], name=name)
 
-    waiting = order.start(False, "note")
-    for text, name in ((True, None), (True, "note"), (False, None)):
-        order.start(text, name)
+    waiting = [order.start(signal, "note") for signal in signals if signal != "text"]
+    order.start("text", "note")
+    for signal in signals:
+        order.start(signal, None)
     errors = drain(app, errors="collect", include_delayed=False).errors
-    assert [type(error) for error in errors] == [InvalidOptionError] * 3
-    assert waiting.status().state == "waiting"
+    assert [type(error) for error in errors] == [InvalidOptionError] * 5
+    assert [run.status().state for run in waiting] == ["waiting"] * 3
 
 
 def test_a_run_waits_for_a_signal(app: QWorker) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from types import UnionType
+from typing import Generic, Literal, TypeVar, Union, get_origin
 
 import msgspec
 
@@ -12,6 +13,8 @@ from qworker.wire.names import check_step_name
 __all__ = ["SignalWait", "named_decoder"]
 
 T = TypeVar("T")
+#: Kinds of types without a name of their own. What `__name__` says of them depends on Python and how they are written.
+_NAMELESS = (Union, UnionType, Literal)
 
 
 def named_decoder(signal: type[T], name: str | None) -> tuple[str, msgspec.json.Decoder[T]]:
@@ -19,7 +22,8 @@ def named_decoder(signal: type[T], name: str | None) -> tuple[str, msgspec.json.
 
     Raises `InvalidNameError`, and `InvalidOptionError` for a type without a name or that cannot be read.
     """
-    name = getattr(signal, "__name__", None) if name is None else name
+    if name is None and get_origin(signal) not in _NAMELESS:
+        name = getattr(signal, "__name__", None)
     if name is None:
         problem = f"{shown(signal)} is not a type with a name"
         raise InvalidOptionError("signal", problem, "give the wait a name=")
