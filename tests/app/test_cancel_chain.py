@@ -103,9 +103,19 @@ def work_off(app: QWorker) -> None:
 
 
 @pytest.mark.parametrize(
-    "queues", [("a", "b", "c", "d"), ("a", "a", "a", "a"), ("a", "b", "b", "a")]
+    ("queues", "steps"),
+    [
+        pytest.param(
+            tuple(queues),
+            steps,
+            marks=()
+            if queues == "abcd" or steps == 2
+            else pytest.mark.nightly("test_a_chain_that_waits_ends_at_once"),
+        )
+        for queues in ("abcd", "aaaa", "abba")
+        for steps in range(4)
+    ],
 )
-@pytest.mark.parametrize("steps", range(4))
 @pytest.mark.slow
 def test_a_chain_that_waits_ends_at_once(
     app: QWorker, cancel: Cancels, queues: tuple[str, ...], steps: int
@@ -339,6 +349,20 @@ def test_the_search_through_all_queues_takes_as_many_trips_as_through_a_few(app:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        *(
+            pytest.param(
+                way, marks=pytest.mark.nightly("test_a_step_in_a_shard_of_another_queue_is_found")
+            )
+            for way in WAYS
+            if way != "by queue and id"
+        ),
+        "by queue and id",
+    ],
+    indirect=True,
+)
 def test_a_step_in_a_shard_of_another_queue_is_found(app: QWorker, cancel: Cancels) -> None:
     """The first message of a chain may be in any of them."""
     steps = Steps(app, "a", "b")

@@ -133,11 +133,16 @@ def interrupted(plan: Plan[Any], at: int, happens: Callable[[], object]) -> Plan
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
+    "every", [4, pytest.param(1, marks=pytest.mark.nightly("test_the_answer_is_what_happens"))]
+)
+@pytest.mark.parametrize(
     "start",
     [a_chain, a_step_on_its_way, an_end_on_its_way, a_group, a_race, a_group_in_a_chain],
 )
-def test_the_answer_is_what_happens(store_url: str, namespace: str, start: Start) -> None:
-    """At each step of the cancel, once: all of the work is done just before it. Far away, at each fourth."""
+def test_the_answer_is_what_happens(
+    store_url: str, namespace: str, start: Start, every: int
+) -> None:
+    """At each step of the cancel, or each fourth, once: all of the work is done just before it. Far away, at these."""
     answers: set[Cancellation] = set()
     with closing(QWorker(namespace, url=store_url)) as app:
         tasks = Tasks(app)
@@ -154,7 +159,7 @@ def test_the_answer_is_what_happens(store_url: str, namespace: str, start: Start
             answers.add(answer)
             return steps
 
-        for at in range(0, cancelled(NEVER), 4 if RTT_MS else 1):
+        for at in range(0, cancelled(NEVER), 4 if RTT_MS else every):
             cancelled(at)
     assert answers == {Cancellation.CANCELLED, Cancellation.ENDED}
 

@@ -168,7 +168,7 @@ def test_an_interrupted_start_continues(
     def total(values: list[int]) -> int:
         return len(values)
 
-    size = 1500  # written in two parts
+    size = 1050  # written in two parts
     flow = group((work.call(number) for number in range(size)), policy="successes").then(total)
     if at == "members":
         begin, begun = commands.begin, list[int]()

@@ -35,7 +35,18 @@ def test_a_worker_needs_no_home_no_place_to_write_and_no_locale(lab: Lab) -> Non
     lab.app(HANDLE)
     lab.send_many("handle", 3)
     done = subprocess.run(
-        [sys.executable, "-m", "qworker", "run", "jobs", "--burst", "--metrics-port", "0"],
+        [
+            sys.executable,
+            "-m",
+            "qworker",
+            "run",
+            "jobs",
+            "--burst",
+            "--procs",
+            "1",
+            "--metrics-port",
+            "0",
+        ],
         cwd="/proc",
         env={
             "PATH": os.environ["PATH"],

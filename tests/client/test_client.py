@@ -537,6 +537,9 @@ def test_only_doubt_turns_a_receive_into_its_repetition(keys: QueueKeys) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(
+    "app/test_sending.py::test_threads_coroutines_and_forked_children_of_one_app_store_each_message_once"
+)
 def test_threads_store_each_message_once(store_url: str, client: Client, keys: QueueKeys) -> None:
     """Four threads on one client, every tenth reply lost: nothing twice, nothing missing."""
     with ChaosProxy(store_url) as proxy, through(proxy) as chaotic:
@@ -556,6 +559,9 @@ def test_threads_store_each_message_once(store_url: str, client: Client, keys: Q
 
 
 @pytest.mark.slow
+@pytest.mark.nightly(
+    "app/test_sending.py::test_threads_coroutines_and_forked_children_of_one_app_store_each_message_once"
+)
 def test_coroutines_store_each_message_once(
     store_url: str, client: Client, keys: QueueKeys
 ) -> None:
@@ -580,6 +586,9 @@ def test_coroutines_store_each_message_once(
 @pytest.mark.slow
 @pytest.mark.bad_input("time or host: cloned container, forked process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.nightly(
+    "app/test_sending.py::test_threads_coroutines_and_forked_children_of_one_app_store_each_message_once"
+)
 def test_forked_children_store_each_message_once(
     store_url: str, client: Client, keys: QueueKeys
 ) -> None:

@@ -60,7 +60,17 @@ def flood(queue: Queue, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "others"), [("tenant", 1), ("split", 1), ("plain", 1), ("tenants", 1000)]
+    ("kind", "others"),
+    [
+        ("tenant", 1),
+        *(
+            pytest.param(
+                kind, others, marks=pytest.mark.nightly("test_a_flood_lets_others_through")
+            )
+            for kind, others in (("split", 1), ("plain", 1))
+        ),
+        ("tenants", 1000),
+    ],
 )
 def test_a_flood_lets_others_through(queue: Queue, kind: str, others: int) -> None:
     """A tenant that comes late waits for as many messages as others take turns, twice at most, for each of its own."""

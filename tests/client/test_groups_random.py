@@ -167,7 +167,20 @@ class Verbs:
             self._queue.drop_dead(everything=True)
 
 
-@pytest.mark.parametrize("number", range(examples(15)))
+@pytest.mark.parametrize(
+    "number",
+    [
+        0,
+        1,
+        *(
+            pytest.param(
+                number,
+                marks=pytest.mark.nightly("test_whatever_happens_no_slot_and_no_place_is_left"),
+            )
+            for number in range(2, examples(15))
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_whatever_happens_no_slot_and_no_place_is_left(app: QWorker, number: int) -> None:
     """fsck finds nothing at any time, and everything that waits runs once its limits are gone."""

@@ -27,7 +27,18 @@ def cpu_us(server: servers.Server) -> float:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs the kernel's account of threads")
-@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize(
+    "limited",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.nightly(
+                "test_a_body_is_not_searched_for_flags_when_its_group_is_served"
+            ),
+        ),
+    ],
+)
 @pytest.mark.slow
 def test_a_body_is_not_searched_for_flags_when_its_group_is_served(
     namespace: str, limited: bool

@@ -168,6 +168,17 @@ class Roles:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "server",
+    [
+        "valkey",
+        pytest.param(
+            "redis",
+            marks=pytest.mark.nightly("test_a_caller_that_may_not_load_waits_for_the_daemon"),
+        ),
+    ],
+    indirect=True,
+)
 def test_a_caller_that_may_not_load_waits_for_the_daemon(server, namespace):
     """It gives up with an error that names the next step; once a daemon or a deploy loads them, it continues."""
     roles = Roles(server, namespace)

@@ -156,7 +156,16 @@ def test_one_client_in_four_begins_with_suspects() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize(
+    "count",
+    [
+        1,
+        pytest.param(
+            100,
+            marks=pytest.mark.nightly("test_a_lone_timeout_among_100_000_newer_comes_in_time"),
+        ),
+    ],
+)
 def test_a_lone_timeout_among_100_000_newer_comes_in_time(
     client: Client, namespace: str, count: int
 ) -> None:

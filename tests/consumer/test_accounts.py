@@ -103,7 +103,16 @@ def scrape(port: int) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["inline", "threads", "async"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "inline",
+        *(
+            pytest.param(kind, marks=pytest.mark.nightly("test_accounts_agree_when_children_die"))
+            for kind in ("threads", "async")
+        ),
+    ],
+)
 def test_accounts_agree_when_children_die(lab: Lab, kind: str) -> None:
     """Children that crash and are killed at random: acks, metrics, log and what handlers noted are the same numbers."""
     word, nap = ("async def", "await asyncio.sleep") if kind == "async" else ("def", "time.sleep")

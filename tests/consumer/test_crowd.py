@@ -16,7 +16,7 @@ from typing import cast
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qworker.wire.keys import QueueKeys
@@ -28,7 +28,9 @@ from tests.servers import Server
 from tests.timing import keep_within
 
 LARGEST = int(os.environ.get("QWORKER_CROWD") or 300)
-EXAMPLES = int(os.environ.get("QWORKER_CROWD_EXAMPLES") or examples(10))
+#: Instead of a few, of a random crowd.
+EXAMPLES = int(os.environ.get("QWORKER_CROWD_EXAMPLES") or 0)
+NIGHTLY = pytest.mark.nightly("test_an_idle_worker_starts_a_message_of_each_queue_in_time")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,15 @@ def promised_s(rtt_s: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", [{}, {"q1": 3.0}], ids=["strict", "weighted"])
-@pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (12, 6), (40, 1), (LARGEST, 0)])
+@pytest.mark.parametrize(
+    ("queues", "rtt_ms"),
+    [
+        pytest.param(4, 30, marks=NIGHTLY),
+        (12, 6),
+        (40, 1),
+        pytest.param(LARGEST, 0, marks=NIGHTLY),
+    ],
+)
 def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
     server: Server, namespace: str, queues: int, rtt_ms: float, weights: dict[str, float]
 ) -> None:
@@ -59,7 +69,12 @@ def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("queues", "rtt_ms", "weights"), [(12, 6, {}), (12, 6, {"q1": 3.0}), (150, 0, {})]
+    ("queues", "rtt_ms", "weights"),
+    [
+        (12, 6, {}),
+        pytest.param(12, 6, {"q1": 3.0}, marks=NIGHTLY),
+        pytest.param(150, 0, {}, marks=NIGHTLY),
+    ],
 )
 def test_messages_of_every_kind_are_started_in_time(
     server: Server, namespace: str, queues: int, rtt_ms: float, weights: dict[str, float]
@@ -74,7 +89,14 @@ def test_messages_of_every_kind_are_started_in_time(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "rtt_ms"), [(4, 30), (40, 1), (LARGEST, 0)])
+@pytest.mark.parametrize(
+    ("queues", "rtt_ms"),
+    [
+        pytest.param(4, 30, marks=NIGHTLY),
+        (40, 1),
+        pytest.param(LARGEST, 0, marks=NIGHTLY),
+    ],
+)
 def test_a_burst_ends_whatever_the_number_of_queues(
     server: Server, namespace: str, queues: int, rtt_ms: float
 ) -> None:
@@ -162,7 +184,7 @@ def test_what_others_push_is_found_in_any_queue(server: Server, namespace: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [12, 150])
+@pytest.mark.parametrize("queues", [12, pytest.param(150, marks=NIGHTLY)])
 def test_what_others_push_is_found_beside_queues_that_may_not_be_read(
     server: Server, namespace: str, queues: int
 ) -> None:
@@ -209,7 +231,17 @@ def test_a_later_queue_is_served_only_when_earlier_ones_are_empty(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["ready", "suspect", "wake", "meta", "stats", "unacked"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "ready",
+        "wake",
+        *(
+            pytest.param(part, marks=pytest.mark.nightly("test_a_broken_queue_harms_no_other"))
+            for part in ("suspect", "meta", "stats", "unacked")
+        ),
+    ],
+)
 def test_a_broken_queue_harms_no_other(server: Server, namespace: str, part: str) -> None:
     """The first and the best of forty queues cannot be received from; the others are served in time."""
     with crowd(server, namespace, queues=40, rtt_ms=1) as some:
@@ -245,34 +277,38 @@ def test_paused_queues_harm_no_other(server: Server, namespace: str) -> None:
             keep_within(promised_s(some.rtt_s), resumed_s)
 
 
-@settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
-@given(
-    queues=st.integers(1, 60),
-    rtt_ms=st.sampled_from([0, 1, 5, 20]),
-    concurrency=st.sampled_from([1, 1, 4, 30]),
-    weighted=st.booleans(),
-    workers=st.sampled_from([1, 1, 2]),
-    data=st.data(),
-)
 @pytest.mark.slow
-def test_every_message_starts_in_time(
-    server: Server,
-    queues: int,
-    rtt_ms: float,
-    concurrency: int,
-    weighted: bool,
-    workers: int,
-    data: st.DataObject,
-) -> None:
+@pytest.mark.parametrize(
+    "number", [5, pytest.param(10, marks=pytest.mark.nightly("test_every_message_starts_in_time"))]
+)
+def test_every_message_starts_in_time(server: Server, number: int) -> None:
     """Whatever the queues, the distance, the workers and the order of sends: nothing waits beside an idle worker."""
-    numbers = data.draw(st.lists(st.integers(0, queues - 1), min_size=1, max_size=40))
-    weights = {f"q{n}": float(1 + n % 5) for n in range(queues)} if weighted else {}
-    namespace = f"t{uuid.uuid4().hex[:12]}"
-    config = {"concurrency": concurrency, "weights": weights}
-    with crowd(server, namespace, queues=queues, rtt_ms=rtt_ms) as some, some.worker(**config):
-        _send_and_await(some, numbers, workers, config)
+
+    @settings(max_examples=EXAMPLES or examples(number), deadline=None, database=None)
+    @given(
+        queues=st.integers(1, 60),
+        rtt_ms=st.sampled_from([0, 1, 5, 20]),
+        concurrency=st.sampled_from([1, 1, 4, 30]),
+        weighted=st.booleans(),
+        workers=st.sampled_from([1, 1, 2]),
+        data=st.data(),
+    )
+    def send_and_await(
+        queues: int,
+        rtt_ms: float,
+        concurrency: int,
+        weighted: bool,
+        workers: int,
+        data: st.DataObject,
+    ) -> None:
+        numbers = data.draw(st.lists(st.integers(0, queues - 1), min_size=1, max_size=40))
+        weights = {f"q{n}": float(1 + n % 5) for n in range(queues)} if weighted else {}
+        namespace = f"t{uuid.uuid4().hex[:12]}"
+        config = {"concurrency": concurrency, "weights": weights}
+        with crowd(server, namespace, queues=queues, rtt_ms=rtt_ms) as some, some.worker(**config):
+            _send_and_await(some, numbers, workers, config)
+
+    send_and_await()
 
 
 def _send_and_await(

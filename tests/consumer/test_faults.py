@@ -32,20 +32,20 @@ def test_a_handler_that_outlasts_its_visibility_timeout_runs_once(lab: Lab) -> N
 @app.task(queue="sleeping")
 def sleep() -> None:
     note("started", "sleep", current().receive_count)
-    time.sleep(22)
+    time.sleep(11)
     note("ended", "sleep")
 
 @app.task(queue="holding")
 def hold() -> None:
     note("started", "hold", current().receive_count)
-    ctypes.PyDLL(None).sleep(22)  # with the GIL
+    ctypes.PyDLL(None).sleep(11)  # with the GIL
     note("ended", "hold")
 """)
     lab.send("sleep", queue="sleeping")
     lab.send("hold", queue="holding")
     with (
-        lab.worker("--visibility", "10s", "--queues", "sleeping", "--concurrency", "2"),
-        lab.worker("--visibility", "10s", "--queues", "holding"),
+        lab.worker("--visibility", "5s", "--queues", "sleeping", "--concurrency", "2"),
+        lab.worker("--visibility", "5s", "--queues", "holding"),
         lab.reaper(),
     ):
         until(lambda: len(lab.notes("ended")) == 2)
@@ -107,7 +107,7 @@ async def ahandle(n: int) -> None:
     note("loop", n, current().receive_count)
     await asyncio.sleep(0.5)
 """)
-    sent = {"inline": 300, "loop": 1500}
+    sent = {"inline": 150, "loop": 600}
     for name, task in (("inline", "handle"), ("loop", "ahandle")):
         lab.queue(name).configure(QueueAttributes(visibility="5s"))
         lab.queue(name).pause("out")
@@ -131,7 +131,16 @@ async def ahandle(n: int) -> None:
         assert len(lab.notes(name)) == number
 
 
-@pytest.mark.parametrize("flags", [(), ("--no-reaper",)])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        pytest.param(
+            ("--no-reaper",),
+            marks=pytest.mark.nightly("test_a_worker_soon_reports_that_its_server_is_frozen"),
+        ),
+    ],
+)
 def test_a_worker_soon_reports_that_its_server_is_frozen(
     own_lab: Lab, flags: tuple[str, ...]
 ) -> None:

@@ -83,6 +83,7 @@ def sockets_of(pid: int) -> set[str]:
     return {link for link in links if link.startswith("socket:")}
 
 
+@pytest.mark.nightly("test_the_end_of_a_forked_worker_is_told")
 def test_a_forked_worker_is_as_one_that_was_started(lab: Lab, tmp_path: Path) -> None:
     """Handlers find the same environment, paths, streams, signals and descriptors, and so does their supervisor.
 

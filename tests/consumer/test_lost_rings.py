@@ -113,7 +113,21 @@ def _rung_s(keeper: LeaseKeeper, keys: QueueKeys) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("word", ["def", "async def"])
-@pytest.mark.parametrize("queues", [1, 12, 300])
+@pytest.mark.parametrize(
+    "queues",
+    [
+        12,
+        *(
+            pytest.param(
+                number,
+                marks=pytest.mark.nightly(
+                    "test_a_message_whose_ring_died_with_a_child_is_started_at_once"
+                ),
+            )
+            for number in (1, 300)
+        ),
+    ],
+)
 def test_a_message_whose_ring_died_with_a_child_is_started_at_once(
     own_lab: Lab, queues: int, word: str
 ) -> None:
@@ -133,7 +147,19 @@ def test_a_message_whose_ring_died_with_a_child_is_started_at_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("queues", "within_s"), [(12, 11.0), (300, 22.0)])
+@pytest.mark.parametrize(
+    ("queues", "within_s"),
+    [
+        (12, 11.0),
+        pytest.param(
+            300,
+            22.0,
+            marks=pytest.mark.nightly(
+                "test_a_message_whose_ring_died_with_a_host_is_started_by_another"
+            ),
+        ),
+    ],
+)
 def test_a_message_whose_ring_died_with_a_host_is_started_by_another(
     own_lab: Lab, queues: int, within_s: float
 ) -> None:

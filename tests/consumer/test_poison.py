@@ -39,8 +39,23 @@ async def ahandle(n: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("prefix", "flags"),
-    [("", ()), ("", ("--concurrency", "8")), ("a", ())],
-    ids=["inline", "threads", "async"],
+    [
+        pytest.param(
+            "",
+            (),
+            marks=pytest.mark.nightly(
+                "test_a_message_that_crashes_its_worker_is_dead_after_max_receives"
+            ),
+            id="inline",
+        ),
+        pytest.param("", ("--concurrency", "8"), id="threads"),
+        pytest.param(
+            "a",
+            (),
+            marks=pytest.mark.nightly("test_poison_that_leaves_no_word_is_found_out_all_the_same"),
+            id="async",
+        ),
+    ],
 )
 def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
     lab: Lab, prefix: str, flags: tuple[str, ...]
@@ -81,7 +96,19 @@ def test_a_message_that_crashes_its_worker_is_dead_after_max_receives(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [("--concurrency", "8"), ()], ids=["threads", "async"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(
+            ("--concurrency", "8"),
+            marks=pytest.mark.nightly(
+                "test_a_message_that_crashes_its_worker_is_dead_after_max_receives"
+            ),
+            id="threads",
+        ),
+        pytest.param((), id="async"),
+    ],
+)
 def test_poison_that_leaves_no_word_is_found_out_all_the_same(
     lab: Lab, flags: tuple[str, ...]
 ) -> None:

@@ -18,7 +18,7 @@ from qworker.errors import AppLoadError, InvalidOptionError
 from tests.consumer.workers import Lab
 from tests.timing import DEADLINE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold]
+pytestmark = pytest.mark.slow
 
 HANDLE = """
 @app.task
@@ -27,41 +27,40 @@ def handle(n):
 """
 
 
-def run(lab: Lab, *flags: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a worker to its end, and return what it wrote."""
-    command = [sys.executable, "-m", "qworker", "run", "jobs", "--metrics-port", "0", *flags]
-    return subprocess.run(
-        command,
+def run(lab: Lab, *flags: str) -> tuple[int, str]:
+    """Run a worker to its end; returns its exit code and what it wrote."""
+    worker = lab.start(*flags)
+    return worker.wait(), worker.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "closed",
+    [
+        pytest.param(
+            "1>&-", marks=pytest.mark.nightly("test_a_worker_without_standard_streams_works")
+        ),
+        "0<&- 1>&- 2>&-",
+    ],
+)
+def test_a_worker_without_standard_streams_works(lab: Lab, closed: str) -> None:
+    """Closed stdin, stdout and stderr are not a problem, for the worker and for its children."""
+    lab.app(HANDLE)
+    lab.send("handle", 1)
+    command = (
+        f"exec {sys.executable} -m qworker run jobs --metrics-port 0 --procs 1 --burst {closed}"
+    )
+    process = subprocess.run(
+        ["/bin/sh", "-c", command],
         cwd=lab.directory,
         env=lab.environ,
-        capture_output="stdout" not in options,
+        capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
-        **options,
     )
-
-
-def test_a_worker_without_standard_streams_works(lab: Lab) -> None:
-    """Closed stdin, stdout and stderr are not a problem, for the worker and for its children."""
-    lab.app(HANDLE)
-    for n, closed in enumerate(("1>&-", "0<&- 1>&- 2>&-")):
-        lab.send("handle", n)
-        command = (
-            f"exec {sys.executable} -m qworker run jobs --metrics-port 0 --procs 1 --burst {closed}"
-        )
-        process = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=lab.directory,
-            env=lab.environ,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        assert process.returncode == 0, process.stderr
-        assert "Traceback" not in process.stderr + process.stdout
-        assert [n] in lab.noted("handled")
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr + process.stdout
+    assert lab.noted("handled") == [[1]]
 
 
 def test_an_import_error_is_shown_whole(lab: Lab) -> None:
@@ -74,24 +73,24 @@ def deeper(n):
 
 deeper(6)
 """)
-    ended = run(lab)
-    assert ended.returncode == 2
-    lines = ended.stderr.splitlines()
+    code, log = run(lab)
+    assert code == 2
+    lines = log.splitlines()
     at = lines.index("Traceback (most recent call last):")
     assert lines[at + 1].lstrip().startswith('File "')
     assert "jobs.py" in lines[at + 1]
     assert lines[-2] == "RuntimeError: the settings are missing"
     assert lines[-1] == "error: 'jobs' cannot be imported: RuntimeError: the settings are missing"
-    assert "[Previous line repeated 3 more times]" in ended.stderr
-    assert "manifest.py" not in ended.stderr
+    assert "[Previous line repeated 3 more times]" in log
+    assert "manifest.py" not in log
 
 
 def test_a_burst_gives_up_where_the_import_kills_the_process(lab: Lab) -> None:
     """After three children that died while they imported the app it ends with an error."""
     lab.app("os._exit(5)\n" + HANDLE)
-    ended = run(lab, "--procs", "1", "--burst")
-    assert ended.returncode == 2
-    assert "exited with code 5 while it imported the app, 3 times" in ended.stderr
+    code, log = run(lab, "--burst")
+    assert code == 2
+    assert "exited with code 5 while it imported the app, 3 times" in log
 
 
 def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab) -> None:
@@ -102,10 +101,10 @@ def test_an_app_that_green_threads_have_patched_is_refused(lab: Lab) -> None:
         "def is_module_patched(name): return name == 'socket'\n"
     )
     lab.app("import gevent.monkey\n" + HANDLE)
-    ended = run(lab, "--procs", "1")
-    assert ended.returncode == 2
-    assert "gevent" in ended.stderr
-    assert "leave it out of what a worker imports" in " ".join(ended.stderr.split())
+    code, log = run(lab)
+    assert code == 2
+    assert "gevent" in log
+    assert "leave it out of what a worker imports" in " ".join(log.split())
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ GRACE_S = 2
 ROUNDS = 3
 #: How much later than its grace time a worker may end; it needs 0.5 s to say its last words to a server that is away.
 LATE_S = 3.0
+UNSTARTED = pytest.mark.nightly("test_a_stop_gives_back_unstarted_messages_at_once")
 
 STOPPING = """
 @app.task
@@ -56,8 +57,8 @@ async def wait(n: int) -> None:
     ("task", "flags", "running"),
     [
         ("block", (), 1),
-        ("quick", (), 1),
-        ("block", ("--concurrency", "3"), 3),
+        pytest.param("quick", (), 1, marks=UNSTARTED),
+        pytest.param("block", ("--concurrency", "3"), 3, marks=UNSTARTED),
         ("wait", ("--concurrency", "5"), 5),
     ],
 )
@@ -136,7 +137,18 @@ def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
     assert lab.queue().inspect().ready == 1
 
 
-@pytest.mark.parametrize("away", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "away",
+    [
+        pytest.param(
+            signal.SIGSTOP,
+            marks=pytest.mark.nightly(
+                "test_a_stop_without_a_server_takes_no_longer_than_the_grace_time"
+            ),
+        ),
+        signal.SIGKILL,
+    ],
+)
 def test_a_worker_ends_soon_after_its_children_also_without_a_server(
     own_lab: Lab, away: signal.Signals
 ) -> None:
@@ -268,7 +280,16 @@ def handle() -> None: ...
     assert worker.wait() == 0
 
 
-@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.nightly("daemon/test_service.py::test_nohup_keeps_it_from_sighup"),
+        ),
+    ],
+)
 def test_a_worker_whose_terminal_is_closed_stops_gracefully(lab: Lab, ignored: bool) -> None:
     """When its terminal goes away, what runs may end; under nohup the worker continues."""
     lab.app("""

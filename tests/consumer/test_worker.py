@@ -111,6 +111,7 @@ for n in range(5000):
 
 
 @pytest.mark.bad_input("surroundings: without asserts")
+@pytest.mark.nightly("test_a_worker_handles_messages_in_children")
 def test_a_worker_runs_without_asserts(lab: Lab) -> None:
     """Under `python -O` everything works, and children are optimised as their parent is."""
     lab.app("""
@@ -132,6 +133,9 @@ async def batch(ns: list[int]) -> None:
 
 
 @pytest.mark.bad_input("surroundings: closed stdout, full disk under the log")
+@pytest.mark.nightly(
+    "bad_input/test_surroundings.py::test_a_full_disk_under_the_log_stops_no_worker"
+)
 def test_a_closed_stdout_does_not_end_a_worker(lab: Lab) -> None:
     """A worker whose output is not read any more continues, and ends with code 0."""
     lab.app("""
@@ -200,7 +204,19 @@ MISBEHAVIOURS = {
     "handler: threads and processes left behind",
     "handler: directory, umask, signals, socket timeout",
 )
-@pytest.mark.parametrize("flags", [(), ("--concurrency", "4")], ids=["inline", "threads"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="inline"),
+        pytest.param(
+            ("--concurrency", "4"),
+            marks=pytest.mark.nightly(
+                "test_a_worker_survives_changes_of_handlers_to_their_process"
+            ),
+            id="threads",
+        ),
+    ],
+)
 def test_a_worker_survives_changes_of_handlers_to_their_process(
     lab: Lab, flags: tuple[str, ...]
 ) -> None:
@@ -239,7 +255,19 @@ def handle(n: int) -> None:
 
 
 @pytest.mark.bad_input("handler: descriptors closed")
-@pytest.mark.parametrize("flags", [(), ("--concurrency", "4")], ids=["inline", "threads"])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="inline"),
+        pytest.param(
+            ("--concurrency", "4"),
+            marks=pytest.mark.nightly(
+                "test_a_handler_that_takes_its_process_along_costs_the_worker_a_child"
+            ),
+            id="threads",
+        ),
+    ],
+)
 def test_a_handler_that_takes_its_process_along_costs_the_worker_a_child(
     lab: Lab, flags: tuple[str, ...]
 ) -> None:
@@ -304,11 +332,11 @@ kept = []
 
 @app.task
 def leak(n: int) -> None:
-    kept.append(bytearray(3_000_000))
+    kept.append(bytearray(12_000_000))
     note("leaked", n)
-    time.sleep(0.02)
+    time.sleep(0.08)
 """)
-    number = 150
+    number = 40
     lab.send_many("leak", number)
     with lab.worker("--max-rss", "200MiB") as worker:
         # It is looked at now and then: by then a busy machine may have handled all.
@@ -316,7 +344,7 @@ def leak(n: int) -> None:
             until(lambda: lab.queue().inspect().ready < 10)
             lab.send("leak", number)
             number += 1
-            assert number < 500, "1.5 GB"
+            assert number < 125, "1.5 GB"
         until(lambda: lab.queue().inspect().stored == 0)
     assert sorted(n for (n,) in lab.noted("leaked")) == list(range(number))
 
@@ -344,7 +372,7 @@ def handle(n):
 def test_a_handler_past_its_time_limit_costs_its_process(lab: Lab) -> None:
     """A sync handler past its limit is ended with its process, counted, and dead at max receives; others continue."""
     lab.app("""
-@app.task(time_limit="300ms", max_receives=2)
+@app.task(time_limit="100ms", max_receives=2)
 def hang() -> None:
     note("hangs")
     while True:

@@ -30,7 +30,7 @@ COMMANDS, READ_AT_ONCE = 40, 32
 #: No script is to hold the server up for longer.
 LIMIT_MS = 5.0
 AT_REST = os.environ.get("QWORKER_RACE_P99") == "1"
-MESSAGES = 100_000 if AT_REST else 20_000
+MESSAGES = 100_000 if AT_REST else 8_000
 
 
 def fill(client: Client, keys: QueueKeys, delay_ms: int) -> None:

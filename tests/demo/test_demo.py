@@ -108,6 +108,7 @@ def test_a_message_that_vanishes_from_the_queue_is_reported_as_lost(tmp_path):
     assert outcome.document()["lost"] == 1
 
 
+@pytest.mark.nightly("test_a_worker_is_killed_and_everything_is_accounted_for")
 def test_a_killed_worker_of_divided_queues_held_the_messages_of_its_leases(tmp_path):
     """Leases are numbered by the shards that a worker receives from, not by the queues."""
     # Enough that not all are done when the demo, on a busy machine, looks for the moment of its kill.

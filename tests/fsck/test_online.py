@@ -18,7 +18,7 @@ from tests.consumer.workers import Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-MESSAGES = 8_000
+MESSAGES = 4_000
 APP = """
 @app.task(max_receives=3, retry=Retry.fixed("50ms"))
 def handle(n: int) -> None:
@@ -40,7 +40,16 @@ def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
     lab.close()
 
 
-@pytest.mark.parametrize("repair", [False, True])
+@pytest.mark.parametrize(
+    "repair",
+    [
+        pytest.param(
+            False,
+            marks=pytest.mark.nightly("test_workers_that_drain_a_queue_cause_no_finding"),
+        ),
+        True,
+    ],
+)
 def test_workers_that_drain_a_queue_cause_no_finding(lab: Lab, repair: bool) -> None:
     """Thousands of messages are sent, released, delayed, buried and acked while the check runs again and again."""
     lab.app(APP)

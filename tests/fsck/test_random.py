@@ -142,34 +142,38 @@ def _invariants(drive: Drive) -> None:
     assert all(level in levels for level in "123456789" if state.get(f"ready:{level}"))
 
 
-@pytest.fixture
-def url(store_url: str) -> str:
-    """The server of all examples."""
-    return store_url
-
-
 @pytest.mark.slow
 @pytest.mark.bad_input("data found: a message in two places")
-@settings(
-    max_examples=examples(100),
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+@pytest.mark.parametrize(
+    "number",
+    [
+        25,
+        pytest.param(
+            100,
+            marks=pytest.mark.nightly("test_repaired_damage_is_gone_and_nothing_readable_with_it"),
+        ),
+    ],
 )
-@given(steps_=st.lists(steps, max_size=12), harms_=st.lists(harms, min_size=1, max_size=8))
-def test_repaired_damage_is_gone_and_nothing_readable_with_it(
-    url: str, steps_: list[tuple[object, ...]], harms_: list[tuple[object, ...]]
-) -> None:
+def test_repaired_damage_is_gone_and_nothing_readable_with_it(store_url: str, number: int) -> None:
     """Whatever the damage, one repair makes the queue sound and keeps every readable body."""
-    drive = Drive(url, f"t{uuid.uuid4().hex[:12]}", "q")
-    try:
-        drive.redis.hdel(drive.keys.meta, "test")
-        _live(drive, steps_)
-        for harm in harms_:
-            _harm(drive, harm)
-        known = bodies(drive.state())
-        checked(drive, repair=True)
-        assert set(bodies(drive.state())) >= set(known)
-        _invariants(drive)
-        assert checked(drive) == []
-    finally:
-        drive.close()
+
+    @settings(
+        max_examples=examples(number), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @given(steps_=st.lists(steps, max_size=12), harms_=st.lists(harms, min_size=1, max_size=8))
+    def repair(steps_: list[tuple[object, ...]], harms_: list[tuple[object, ...]]) -> None:
+        drive = Drive(store_url, f"t{uuid.uuid4().hex[:12]}", "q")
+        try:
+            drive.redis.hdel(drive.keys.meta, "test")
+            _live(drive, steps_)
+            for harm in harms_:
+                _harm(drive, harm)
+            known = bodies(drive.state())
+            checked(drive, repair=True)
+            assert set(bodies(drive.state())) >= set(known)
+            _invariants(drive)
+            assert checked(drive) == []
+        finally:
+            drive.close()
+
+    repair()

@@ -63,7 +63,18 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize(
+    "system",
+    [
+        "rsmq",
+        *(
+            pytest.param(
+                name, marks=pytest.mark.nightly("test_kill_loses_nothing_and_doubles_nothing")
+            )
+            for name in ("rq", "celery")
+        ),
+    ],
+)
 def test_kill_loses_nothing_and_doubles_nothing(system, other, shop, tmp_path):
     """At random times, for each system."""
     pipe = other.redis.pipeline(transaction=False)

@@ -660,13 +660,16 @@ def model_url() -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.bad_input("time or host: clock back an hour within a pass")
 @pytest.mark.timeout(3600)
-def test_queue_behaves_as_the_model(model_url: str) -> None:
+@pytest.mark.parametrize(
+    "number", [30, pytest.param(100, marks=pytest.mark.nightly("test_queue_behaves_as_the_model"))]
+)
+def test_queue_behaves_as_the_model(model_url: str, number: int) -> None:
     """Whatever happens, in any order, the queue follows the rules and loses nothing."""
     machine = type("QueueMachine", (QueueMachine,), {"url": model_url})
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         machine,
         settings=settings(
-            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES") or examples(100)),
+            max_examples=int(os.environ.get("QWORKER_MODEL_EXAMPLES") or examples(number)),
             phases=[Phase.generate] if os.environ.get("QWORKER_MODEL_NO_SHRINK") else list(Phase),
             stateful_step_count=50,
             deadline=None,

@@ -99,7 +99,21 @@ def script_of(step: Any) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "second"), [(1, 6), (6, 1), (2, 1), (5, 6)])
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (2, 1),
+        (5, 6),
+        *(
+            pytest.param(
+                first,
+                second,
+                marks=pytest.mark.nightly("test_of_two_divisions_at_once_the_later_one_holds"),
+            )
+            for first, second in ((1, 6), (6, 1))
+        ),
+    ],
+)
 def test_of_two_divisions_at_once_the_later_one_holds(
     queue: Queue, first: int, second: int
 ) -> None:
@@ -159,7 +173,19 @@ def test_shards_have_their_attributes_before_workers_hear_of_them(app: QWorker) 
     assert set(made) == {"3"}
 
 
-@pytest.mark.parametrize("words", ["c=2", ""], ids=["changed", "removed"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("c=2", id="changed"),
+        pytest.param(
+            "",
+            marks=pytest.mark.nightly(
+                "test_limits_that_change_beside_a_division_hold_in_all_shards"
+            ),
+            id="removed",
+        ),
+    ],
+)
 @pytest.mark.parametrize("first", ["division", "limit"])
 @pytest.mark.slow
 def test_limits_that_change_beside_a_division_hold_in_all_shards(
@@ -471,7 +497,7 @@ def test_a_client_that_waits_for_workers_does_not_bring_back_a_removed_queue(app
 def test_two_clients_that_ask_for_the_same_number_both_have_it(app: QWorker) -> None:
     """A deployment runs the command on several hosts."""
     queue = app.queue("orders")
-    waiting = steps(app.client, divide(queue.ref, 3, wait="10m"))
+    waiting = steps(app.client, divide(queue.ref, 3, wait="1m"))
     for step in waiting:
         if isinstance(step, Pause):
             break

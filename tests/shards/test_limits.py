@@ -159,7 +159,18 @@ def test_two_clients_that_change_options_of_a_limit_over_queues_change_both(app:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["orders", "other"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "orders",
+        pytest.param(
+            "other",
+            marks=pytest.mark.nightly(
+                "test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both"
+            ),
+        ),
+    ],
+)
 def test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both(
     app: QWorker, where: str
 ) -> None:
@@ -333,7 +344,18 @@ def test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards(
     assert others == [first] * len(others)
 
 
-@pytest.mark.parametrize("first", ["the division", "the leave"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(
+            "the division",
+            marks=pytest.mark.nightly(
+                "test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share"
+            ),
+        ),
+        "the leave",
+    ],
+)
 @pytest.mark.slow
 def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
     app: QWorker, first: str

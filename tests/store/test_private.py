@@ -128,7 +128,16 @@ def test_the_engine_asked_for_is_used(monkeypatch):
         assert store.engine.binary == binary
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(
+            pytest.param(number, marks=pytest.mark.nightly("test_ends_with_its_owner"))
+            for number in (signal.SIGTERM, signal.SIGINT)
+        ),
+    ],
+)
 def test_ends_with_its_owner(number):
     """The store ends when its owner is killed, by any signal."""
     owner, pid, directory = start_owner("time.sleep(60)")

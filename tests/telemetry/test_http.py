@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from qworker.telemetry import http as listener_module
-from qworker.telemetry.http import MAX_CONNECTIONS, MetricsListener
+from qworker.telemetry.http import MetricsListener
 from tests.daemon.conftest import events
 from tests.servers import missing
 from tests.timing import DEADLINE_S
@@ -161,6 +161,13 @@ def test_a_slow_request_ends_in_time(start: Start, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - began < DEADLINE_S / 2
 
 
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many connections a listener may have; as few as show what happens beyond it."""
+    monkeypatch.setattr(listener_module, "MAX_CONNECTIONS", 4)
+    return 4
+
+
 def hold(listener: MetricsListener, number: int, data: bytes = b"GET /he") -> list[socket.socket]:
     """Open connections with half a request each."""
     assert listener.port is not None
@@ -172,16 +179,16 @@ def hold(listener: MetricsListener, number: int, data: bytes = b"GET /he") -> li
 
 
 @pytest.mark.slow
-def test_slow_clients_do_not_lock_out_probes(start: Start) -> None:
+def test_slow_clients_do_not_lock_out_probes(start: Start, most: int) -> None:
     """A probe is answered despite any number of half requests; the oldest are dropped, and the limit holds."""
     listener = start()
-    held = hold(listener, 3 * MAX_CONNECTIONS)
-    for _ in range(2 * MAX_CONNECTIONS):
+    held = hold(listener, 3 * most)
+    for _ in range(most):
         assert ask(listener, "GET", "/healthz")[0] == 200
     assert ask(listener, "GET", "/metrics")[0] == 200
     server = listener._server
     assert server is not None
-    assert len(server._open) <= MAX_CONNECTIONS
+    assert len(server._open) <= most
     assert held[0].recv(1) == b""  # dropped
     for connection in held:
         connection.close()
@@ -190,7 +197,7 @@ def test_slow_clients_do_not_lock_out_probes(start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is this host on Linux only")
 def test_connections_of_the_busiest_address_are_dropped_first(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """A slow request of another address stays if one address has most of the connections."""
     # To open so many connections can take a busy machine longer than a request may.
@@ -201,7 +208,7 @@ def test_connections_of_the_busiest_address_are_dropped_first(
         ("127.0.0.1", listener.port), timeout=DEADLINE_S, source_address=("127.0.0.2", 0)
     ) as other:
         other.sendall(b"GET /healthz HTTP/1.0\r\n")
-        held = hold(listener, 2 * MAX_CONNECTIONS)
+        held = hold(listener, 2 * most)
         assert ask(listener, "GET", "/healthz")[0] == 200
         other.sendall(b"\r\n")
         assert b" 200 OK" in other.recv(65536)
@@ -210,7 +217,7 @@ def test_connections_of_the_busiest_address_are_dropped_first(
 
 
 def test_answers_that_clients_do_not_read_are_dropped(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """A complete request is answered, however many wait; one whose answer takes too long is dropped."""
     answering, go_on = threading.Semaphore(0), threading.Event()
@@ -224,7 +231,7 @@ def test_answers_that_clients_do_not_read_are_dropped(
     listener = MetricsListener(CollectorRegistry(), healthy=slowly, ready=lambda: None)
     assert listener.start()
     try:
-        held = hold(listener, MAX_CONNECTIONS, b"GET /healthz HTTP/1.0\r\n\r\n")
+        held = hold(listener, most, b"GET /healthz HTTP/1.0\r\n\r\n")
         for _ in held:
             assert answering.acquire(timeout=DEADLINE_S)
         assert raw(listener, b"GET /readyz HTTP/1.0\r\n\r\n") == b""  # all are being answered

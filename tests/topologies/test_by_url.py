@@ -28,6 +28,11 @@ from tests.topologies import servers
 NAMES = [f"q{number}" for number in range(12)]
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nodes", pytest.param("trio", marks=pytest.mark.nightly("test_queues_of_all_nodes"))],
+    indirect=True,
+)
 def test_queues_of_all_nodes(url: str, namespace: str) -> None:
     """Messages are sent to many queues, received from all of them together, and settled; the registry names all."""
     app = QWorker(namespace, url=url)
@@ -65,6 +70,11 @@ def test_async_client(url: str, namespace: str) -> None:
     assert asyncio.run(use()) == 12
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nodes", pytest.param("trio", marks=pytest.mark.nightly("test_reaper"))],
+    indirect=True,
+)
 def test_reaper(url: str, namespace: str) -> None:
     """One pass looks at the queues of all nodes; what is due, overdue or scheduled is moved, wherever it is."""
     app = QWorker(namespace, url=url)
@@ -95,6 +105,11 @@ def test_reaper(url: str, namespace: str) -> None:
     app.close()
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nodes", pytest.param("trio", marks=pytest.mark.nightly("test_worker"))],
+    indirect=True,
+)
 def test_worker(lab: Lab) -> None:
     """A worker receives from queues of all nodes, also where they are filled one after the other."""
     lab.app(
@@ -126,6 +141,11 @@ def test_a_child_of_more_queues_than_it_may_wait_for(
     app.close()
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["nodes", pytest.param("trio", marks=pytest.mark.nightly("test_command_line"))],
+    indirect=True,
+)
 def test_command_line(url: str, namespace: str, bare: Callable[..., Ran]) -> None:  # noqa: F811
     """The commands take the same URL."""
 
@@ -177,6 +197,16 @@ def test_urls_of_sentinels_and_their_masters_say_what_to_write(trio: servers.Tri
         ConnectionFactory(f"redis+sentinel://{watcher}/other").connect()
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nodes",
+        pytest.param(
+            "trio", marks=pytest.mark.nightly("test_operators_speak_with_workers_and_schedules")
+        ),
+    ],
+    indirect=True,
+)
 @pytest.mark.slow
 def test_operators_speak_with_workers_and_schedules(
     url: str, namespace: str, tmp_path: Path

@@ -66,8 +66,20 @@ class Calls:
         return group([*calls, *chains]).then(self.total)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("ran", range(3))
+@pytest.mark.parametrize(
+    ("way", "ran"),
+    [
+        pytest.param(
+            way,
+            ran,
+            marks=()
+            if ran == at
+            else pytest.mark.nightly("test_a_chain_over_three_nodes_ends_where_it_waits"),
+        )
+        for at, way in enumerate(WAYS)
+        for ran in range(3)
+    ],
+)
 def test_a_chain_over_three_nodes_ends_where_it_waits(
     app: QWorker, queues: tuple[str, ...], way: str, ran: int
 ) -> None:
@@ -122,8 +134,21 @@ def test_a_group_is_cancelled_on_all_nodes(app: QWorker, queues: tuple[str, ...]
     assert app.queue(calls.ends).calls() == []
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-@pytest.mark.parametrize("with_calls", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "with_calls"),
+    [
+        ("sync", True),
+        ("async", False),
+        *(
+            pytest.param(
+                kind,
+                with_calls,
+                marks=pytest.mark.nightly("test_a_run_is_cancelled_with_its_calls_on_other_nodes"),
+            )
+            for kind, with_calls in (("sync", False), ("async", True))
+        ),
+    ],
+)
 def test_a_run_is_cancelled_with_its_calls_on_other_nodes(
     app: QWorker, queues: tuple[str, ...], kind: str, with_calls: bool
 ) -> None:

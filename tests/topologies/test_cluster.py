@@ -231,8 +231,23 @@ def test_a_frozen_node_does_not_slow_receivers_of_others(nodes: Cluster, namespa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("queues", [12, 30])
-@pytest.mark.parametrize("how", ["killed", "frozen"])
+@pytest.mark.parametrize(
+    ("how", "queues"),
+    [
+        ("killed", 30),
+        ("frozen", 12),
+        *(
+            pytest.param(
+                how,
+                queues,
+                marks=pytest.mark.nightly(
+                    "test_a_worker_serves_other_nodes_in_time_while_one_is_away"
+                ),
+            )
+            for how, queues in (("killed", 12), ("frozen", 30))
+        ),
+    ],
+)
 def test_a_worker_serves_other_nodes_in_time_while_one_is_away(
     nodes: Cluster, namespace: str, how: str, queues: int, request: pytest.FixtureRequest
 ) -> None:

@@ -62,6 +62,16 @@ def elsewhere(nodes: Cluster, namespace: str, number: int = 1) -> list[str]:
     ]
 
 
+@pytest.mark.parametrize(
+    "away",
+    [
+        "killed",
+        pytest.param(
+            "frozen", marks=pytest.mark.nightly("test_queues_on_other_nodes_work_without_it")
+        ),
+    ],
+    indirect=True,
+)
 def test_queues_on_other_nodes_work_without_it(nodes: Cluster, namespace: str, away: Any) -> None:
     """New queues and known ones, with clients that were there before and with new ones, a minute later as well."""
     known, *new = elsewhere(nodes, namespace, 4)
@@ -90,6 +100,14 @@ def test_queues_on_other_nodes_work_without_it(nodes: Cluster, namespace: str, a
                 assert slowest < PAUSE_S, (name, slowest)
 
 
+@pytest.mark.parametrize(
+    "away",
+    [
+        "frozen",
+        pytest.param("killed", marks=pytest.mark.nightly("test_async_queues_work_without_it")),
+    ],
+    indirect=True,
+)
 def test_async_queues_work_without_it(nodes: Cluster, namespace: str, away: Any) -> None:
     """Many tasks at once wait for one failed try together, not for one each."""
     names = elsewhere(nodes, namespace, 20)
@@ -130,6 +148,16 @@ def test_a_reaper_finds_queues_that_no_sender_could_register(
             until(promoted)
 
 
+@pytest.mark.parametrize(
+    "away",
+    [
+        "killed",
+        pytest.param(
+            "frozen", marks=pytest.mark.nightly("test_figures_of_queues_on_other_nodes_are_there")
+        ),
+    ],
+    indirect=True,
+)
 def test_figures_of_queues_on_other_nodes_are_there(
     nodes: Cluster, namespace: str, away: Any
 ) -> None:

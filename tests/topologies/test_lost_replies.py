@@ -128,7 +128,18 @@ def test_a_client_gives_back_what_a_receive_without_reply_has_taken(
     assert received == [1]
 
 
-@pytest.mark.parametrize("frozen_s", [0.0, 3.0])
+@pytest.mark.parametrize(
+    "frozen_s",
+    [
+        pytest.param(
+            0.0,
+            marks=pytest.mark.nightly(
+                "test_a_worker_alone_takes_back_a_lease_that_no_process_holds"
+            ),
+        ),
+        3.0,
+    ],
+)
 def test_a_worker_alone_takes_back_a_lease_that_no_process_holds(
     nodes: Cluster, namespace: str, tmp_path: Path, frozen_s: float
 ) -> None:

@@ -651,7 +651,15 @@ def test_doctor_waits_once_for_a_frozen_node(
     assert len(failed) == 1, failed
 
 
-@pytest.mark.parametrize("holds", [queues_key, workers_key])
+@pytest.mark.parametrize(
+    "holds",
+    [
+        queues_key,
+        pytest.param(
+            workers_key, marks=pytest.mark.nightly("test_lists_wait_once_for_a_frozen_node")
+        ),
+    ],
+)
 def test_lists_wait_once_for_a_frozen_node(
     nodes: Cluster,
     namespace: str,

@@ -28,6 +28,14 @@ def tasks(app: QWorker) -> list[Task[[int], int]]:
     return found
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nodes",
+        pytest.param("trio", marks=pytest.mark.nightly("test_results_of_queues_on_several_nodes")),
+    ],
+    indirect=True,
+)
 def test_results_of_queues_on_several_nodes(url: str, namespace: str) -> None:
     """Threads and coroutines wait for results, wherever these are written."""
     app = QWorker(namespace, url=url)

@@ -120,6 +120,14 @@ def url(tls: TLS, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cluster",
+        pytest.param("sentinel", marks=pytest.mark.nightly("test_everything_is_encrypted")),
+    ],
+    indirect=True,
+)
 def test_everything_is_encrypted(url: str, namespace: str) -> None:
     """Messages are sent and received, sync and async."""
     app = QWorker(namespace, url=url)
@@ -139,7 +147,16 @@ def test_everything_is_encrypted(url: str, namespace: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("certificate", WRONG)
+@pytest.mark.parametrize(
+    "certificate",
+    [
+        "other.pem",
+        "host.pem",
+        pytest.param(
+            "expired.pem", marks=pytest.mark.nightly("test_a_wrong_certificate_is_refused")
+        ),
+    ],
+)
 def test_a_wrong_certificate_is_refused(tls: TLS, url: str, certificate: str) -> None:
     """Of an unknown CA, for another host, or expired: nothing is said to such a server, unless that is asked for."""
     tls.present(certificate)

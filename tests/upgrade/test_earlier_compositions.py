@@ -18,7 +18,10 @@ from tests.consumer.workers import ROOT, Lab
 from tests.upgrade.test_earlier import take_out
 from tests.upgrade.test_rolling import Mixed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.nightly("upgrade/test_rolling.py::test_a_rolling_upgrade_loses_nothing"),
+    pytest.mark.timeout(240),
+]
 
 #: The last version that knew chains and runs, and no groups of calls.
 _BEFORE: Final = "2dace0e02bb87b77105cbce7d197227aa3feee11"

@@ -49,18 +49,29 @@ def test_a_stack_is_that_of_its_slot(slot: int, frames: list[str]) -> None:
 @pytest.mark.parametrize(
     ("source", "flags"),
     [
-        ("def handle(n):\n    deeper(n)\ndef deeper(n):\n    time.sleep(1000)", ()),
-        (
+        pytest.param(
+            "def handle(n):\n    deeper(n)\ndef deeper(n):\n    time.sleep(1000)",
+            (),
+            marks=pytest.mark.nightly("test_a_worker_shows_where_its_handlers_are"),
+            id="inline",
+        ),
+        pytest.param(
             "def handle(n):\n    deeper(n)\ndef deeper(n):\n    time.sleep(1000)",
             ("--concurrency", "3"),
+            marks=pytest.mark.nightly("test_a_worker_shows_where_its_handlers_are"),
+            id="threads",
         ),
-        (
+        pytest.param(
             "async def handle(n):\n    await deeper(n)\nasync def deeper(n):\n    await asyncio.sleep(1000)",
             (),
+            id="async",
         ),
-        ("def handle(n):\n    deeper(n)\ndef deeper(n):\n    ctypes.PyDLL(None).sleep(1000)", ()),
+        pytest.param(
+            "def handle(n):\n    deeper(n)\ndef deeper(n):\n    ctypes.PyDLL(None).sleep(1000)",
+            (),
+            id="gil",
+        ),
     ],
-    ids=["inline", "threads", "async", "gil"],
 )
 def test_a_worker_shows_where_its_handlers_are(
     lab: Lab, source: str, flags: tuple[str, ...]

@@ -156,19 +156,19 @@ def test_without_a_wait_an_unknown_task_is_dead_at_once(app: QWorker) -> None:
 
 @pytest.mark.slow
 def test_messages_that_wait_hold_up_no_others(app: QWorker) -> None:
-    """A thousand messages of an unknown task before a known one: each is read once, and does not come back."""
+    """Hundreds of messages of an unknown task before a known one: each is read once, and does not come back."""
     ran: list[int] = []
     old = old_version(app)
     old.task(name="count")(ran.append)
     queue = app.queue("default")
-    queue.send_many([{"task": "new"}] * 1000)
+    queue.send_many([{"task": "new"}] * 300)
     queue.send({"task": "count", "args": [1]})
 
     drain(old)
 
     assert ran == [1]
-    assert history_of(queue)["received"] == 1001
-    assert queue.inspect().delayed == 1000
+    assert history_of(queue)["received"] == 301
+    assert queue.inspect().delayed == 300
     old.close()
 
 
@@ -214,6 +214,7 @@ def test_a_message_is_delivered_about_forty_times_in_an_hour() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly("test_a_message_waits_uncounted_for_the_worker_of_the_next_version")
 def test_a_rolling_update_loses_nothing(lab: Lab) -> None:
     """New producer, old worker, then both side by side: the new task's messages are run by the new worker alone."""
     lab.app('@app.task\ndef known() -> None:\n    note("known")\n', name="old")

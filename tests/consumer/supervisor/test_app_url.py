@@ -16,6 +16,7 @@ import pytest
 from qworker import QWorker
 from qworker.store.embedded.store import Store
 from tests.consumer.driving import until
+from tests.consumer.forkserver import Order, start_module
 from tests.consumer.workers import Lab, Worker
 from tests.timing import DEADLINE_S
 
@@ -62,7 +63,13 @@ def handles(lab: Lab, worker: Worker, n: int = 1) -> None:
 # -- nothing is named --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("redis_url", [None, ELSEWHERE])
+@pytest.mark.parametrize(
+    "redis_url",
+    [
+        pytest.param(None, marks=pytest.mark.nightly("test_a_worker_uses_the_url_of_its_app")),
+        ELSEWHERE,
+    ],
+)
 def test_a_worker_uses_the_url_of_its_app(lab: Lab, redis_url: str | None) -> None:
     """Also beside a REDIS_URL, which the app itself does not look at either."""
     app_with_url(lab, lab.url)
@@ -75,7 +82,15 @@ def test_a_worker_uses_the_url_of_its_app(lab: Lab, redis_url: str | None) -> No
     assert "hunter2" not in worker.log.read_text()
 
 
-@pytest.mark.parametrize("spec", ["jobs:app", "./jobs.py"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param(
+            "jobs:app", marks=pytest.mark.nightly("test_an_app_is_asked_however_it_is_named")
+        ),
+        "./jobs.py",
+    ],
+)
 def test_an_app_is_asked_however_it_is_named(lab: Lab, spec: str) -> None:
     """By its attribute, or by a path."""
     app_with_url(lab, lab.url)
@@ -124,21 +139,16 @@ def test_on_a_terminal_no_embedded_store_takes_the_place_of_the_apps_server(
     environ = {**lab.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     del environ["QWORKER_URL"]
     ours, theirs = pty.openpty()
+    words = ["run", "jobs", "--burst", "--procs", "1", "--metrics-port", "0"]
+    environ["QWORKER_LOG_LEVEL"] = "error"
+    order = Order("qworker", words, str(lab.directory), environ, nursery=True)
     try:
-        ran = subprocess.run(
-            [sys.executable, "-m", "qworker", "run", "jobs", "--burst", "--metrics-port", "0"],
-            cwd=lab.directory,
-            env={**environ, "QWORKER_LOG_LEVEL": "error"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=theirs,
-            timeout=DEADLINE_S,
-            check=False,
-        )
+        with open(theirs, "wb", closefd=False) as terminal, open(os.devnull, "wb") as nowhere:
+            process = start_module(order, nowhere, terminal)
+        assert process.wait(DEADLINE_S) == 0
     finally:
         os.close(theirs)
         os.close(ours)
-    assert ran.returncode == 0
     assert lab.noted("handled") == [[1]]
     assert not (tmp_path / "state").exists()
 
@@ -278,7 +288,19 @@ note("started", forked)
 # -- the operator names another ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("by", ["QWORKER_URL", "--url", "file"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param(
+            "QWORKER_URL",
+            marks=pytest.mark.nightly("test_a_server_that_is_named_counts_over_the_apps"),
+        ),
+        pytest.param(
+            "--url", marks=pytest.mark.nightly("test_a_server_that_is_named_counts_over_the_apps")
+        ),
+        "file",
+    ],
+)
 def test_a_server_that_is_named_counts_over_the_apps(lab: Lab, by: str) -> None:
     """The worker continues with it, and one line says so, with both URLs."""
     app_with_url(lab, ELSEWHERE)

@@ -81,7 +81,7 @@ def start():
     note("terminal", os.waitpid(pid, 0)[1])
     for way in ("fork", "spawn", "forkserver"):
         context = multiprocessing.get_context(way)
-        for _ in range(5):
+        for _ in range(2):
             process = context.Process(target=nap)
             process.start()
             process.terminate()
@@ -98,7 +98,7 @@ def start():
     assert lab.noted("popen") == [[-15, []], [-2, []], [-1, []]]
     assert lab.noted("mask") == [[[]], [[]]]
     assert lab.noted("spawned") == lab.noted("terminal") == [[signal.SIGTERM]]
-    assert lab.noted("process") == [[-15]] * 15
+    assert lab.noted("process") == [[-15]] * 6
     assert lab.noted("pool") == [[[1, 2]]]
 
 
@@ -139,7 +139,16 @@ def handle(n):
 """
 
 
-@pytest.mark.parametrize("queues", [1, 2])
+@pytest.mark.parametrize(
+    "queues",
+    [
+        1,
+        pytest.param(
+            2,
+            marks=pytest.mark.nightly("test_no_message_goes_to_a_child_that_a_copy_of_it_outlives"),
+        ),
+    ],
+)
 def test_no_message_goes_to_a_child_that_a_copy_of_it_outlives(lab: Lab, queues: int) -> None:
     """A process that stays behind keeps no wait of its dead child going: the next message is handled at once."""
     more = '@app.task(queue="other")\ndef other(): pass\n' if queues == 2 else ""
@@ -198,7 +207,18 @@ def test_a_message_that_goes_to_a_dead_child_comes_back_without_blame(
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("kind", ["inline", "threads", "async"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "inline",
+        *(
+            pytest.param(
+                kind, marks=pytest.mark.nightly("test_a_copy_that_comes_out_of_its_handler_ends")
+            )
+            for kind in ("threads", "async")
+        ),
+    ],
+)
 def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
     """A forked copy that returns, raises or exits in its handler ends there: one process handles the messages."""
     word = "async def" if kind == "async" else "def"

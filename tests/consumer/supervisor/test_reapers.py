@@ -143,8 +143,8 @@ def test_a_worker_alone_says_so(lab: Lab) -> None:
                     r"^qworker_reapers_seen (\S+)", page.read().decode(), re.MULTILINE
                 )
 
-        until(lambda: seen() == ["0.0"])
         until(lambda: worker.events("reaper_missed"))
+        until(lambda: seen() == ["0.0"], every_s=0.2)
         with Client(ConnectionFactory(lab.url)) as client:
             Reaper(client, lab.namespace).tick()
             until(lambda: worker.events("reaper_returned"))
@@ -179,5 +179,5 @@ def test_labels_of_queues_can_be_left_to_others(lab: Lab) -> None:
             with urllib.request.urlopen(f"http://127.0.0.1:{served['port']}/metrics") as page:
                 return re.findall('qworker_sent_total{queue="(.*)"} 1.0', page.read().decode())
 
-        until(labels)
+        until(labels, every_s=0.1)
         assert labels() == ["__other__"]

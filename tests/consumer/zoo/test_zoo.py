@@ -52,13 +52,28 @@ CAGES = {
     ),
     "wild": (("--procs", "2"), [r for r in ROWS.rows.values() if r.ends_child]),
 }
-SEEN = [(cage, each.name) for cage, (_, rows) in CAGES.items() for each in rows]
+SEEN = [
+    pytest.param(
+        cage,
+        each.name,
+        marks=pytest.mark.nightly("test_a_row_of_the_zoo") if cage == "inline" else (),
+    )
+    for cage, (_, rows) in CAGES.items()
+    for each in rows
+]
 
 
 @pytest.fixture(scope="module")
-def visits(store_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Visit]]:
-    """Let all workers run at once, and look at what became of their rows."""
-    labs = {cage: _enter(store_url, tmp_path_factory.mktemp(cage), cage) for cage in CAGES}
+def visits(
+    store_url: str, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Visit]]:
+    """Let the workers of all tests that are run work at once, and look at what became of their rows."""
+    cages = {
+        item.callspec.params["cage"]
+        for item in request.session.items
+        if item.path == request.path and "cage" in getattr(item, "fixturenames", ())
+    }
+    labs = {cage: _enter(store_url, tmp_path_factory.mktemp(cage), cage) for cage in cages}
     try:
         yield {cage: _look(lab, worker, CAGES[cage][1]) for cage, (lab, worker) in labs.items()}
     finally:
@@ -152,7 +167,13 @@ def test_a_row_of_the_zoo(visits: dict[str, Visit], cage: str, name: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cage", ["inline", "threads"])
+@pytest.mark.parametrize(
+    "cage",
+    [
+        pytest.param("inline", marks=pytest.mark.nightly("test_the_zoo_keeps_its_child")),
+        "threads",
+    ],
+)
 def test_the_zoo_keeps_its_child(visits: dict[str, Visit], cage: str) -> None:
     """All rows but those that end their process run in one and the same child."""
     before, after = visits[cage].children
