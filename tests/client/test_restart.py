@@ -50,7 +50,17 @@ class Restarted(Node):
                 other.ping()
 
 
-@pytest.fixture(params=[name for name, _ in servers.engines()])
+@pytest.fixture(
+    params=[
+        name
+        if name == "valkey"
+        else pytest.param(
+            name,
+            marks=pytest.mark.nightly("test_settles_are_repeated_to_a_server_that_lost_them"),
+        )
+        for name, _ in servers.engines()
+    ]
+)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restarted]:
     made = Restarted(request.param, tmp_path)
     try:

@@ -33,7 +33,15 @@ from tests.chaos import ChaosProxy
 TRIES: Final = 20
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "valkey",
+        pytest.param(
+            "redis", marks=pytest.mark.nightly("test_a_script_that_is_gone_again_is_loaded_again")
+        ),
+    ],
+)
 def server(request: pytest.FixtureRequest) -> Iterator[servers.Server]:
     """A separate server, since the tests flush its scripts."""
     with servers.start(request.param, guarded=False) as server:
@@ -168,17 +176,6 @@ class Roles:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "server",
-    [
-        "valkey",
-        pytest.param(
-            "redis",
-            marks=pytest.mark.nightly("test_a_caller_that_may_not_load_waits_for_the_daemon"),
-        ),
-    ],
-    indirect=True,
-)
 def test_a_caller_that_may_not_load_waits_for_the_daemon(server, namespace):
     """It gives up with an error that names the next step; once a daemon or a deploy loads them, it continues."""
     roles = Roles(server, namespace)

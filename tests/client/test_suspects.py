@@ -156,16 +156,8 @@ def test_one_client_in_four_begins_with_suspects() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "count",
-    [
-        1,
-        pytest.param(
-            100,
-            marks=pytest.mark.nightly("test_a_lone_timeout_among_100_000_newer_comes_in_time"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.nightly("test_a_suspect_is_not_kept_waiting_by_newer_messages")
 def test_a_lone_timeout_among_100_000_newer_comes_in_time(
     client: Client, namespace: str, count: int
 ) -> None:

@@ -52,6 +52,9 @@ def logs() -> Iterator[list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.cold
+@pytest.mark.nightly(
+    "telemetry/test_imports.py::test_our_loggers_import_structlog_with_their_first_line"
+)
 def test_a_child_handles_messages_without_importing_structlog(lab: Lab) -> None:
     """From its start to its first message it logs nothing: the modules that only logs need are not there."""
     lab.app(LOGLESS)

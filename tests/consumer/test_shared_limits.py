@@ -14,7 +14,7 @@ from tests.consumer.workers import Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-KILLS = int(os.environ.get("QWORKER_LIMIT_KILLS", "3"))
+KILLS = int(os.environ.get("QWORKER_LIMIT_KILLS", "2"))
 MOST = 3
 QUEUES = ("crm", "billing", "mails")
 

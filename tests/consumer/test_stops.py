@@ -197,6 +197,7 @@ def test_a_stop_without_a_server_takes_no_longer_than_the_grace_time(own_lab: La
 
 
 @pytest.mark.cold
+@pytest.mark.nightly("test_a_worker_that_is_stopped_while_it_starts_stops_gracefully")
 def test_an_idle_worker_stops_at_once(lab: Lab) -> None:
     """Without messages a stop waits for nothing, also while children are still importing."""
     lab.app("@app.task\ndef handle() -> None: ...")

@@ -92,6 +92,9 @@ def test_a_queue_that_no_task_is_on_is_refused(lab: Lab) -> None:
 
 
 @pytest.mark.bad_input("surroundings: 5,000 tasks")
+@pytest.mark.nightly(
+    "consumer/board/test_board.py::test_tasks_beyond_the_last_block_are_counted_together"
+)
 def test_five_thousand_tasks_are_served(lab: Lab) -> None:
     """An app of 5,000 tasks on two queues starts, and tasks beyond the counters run like all others."""
     lab.app("""

@@ -109,6 +109,7 @@ def test_notes_of_one_call_are_lines_of_one_word(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.nightly("test_rows_share_what_is_missing_and_are_played_again")
 def test_a_row_of_flows_lasts_until_its_share_has_ended() -> None:
     """Its own time is a moment; the flows of each kind that it was asked for have ended."""
     played = play(CHAINS, seed=1, seconds=0.1, patience=20, small=True, flows=4, warm=can_fork())

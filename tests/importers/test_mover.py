@@ -77,7 +77,15 @@ def handled(shop: Any) -> Iterator[bytes]:
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("step", ["read", "remove_originals"])
-@pytest.mark.parametrize("consumers", [False, True], ids=["alone", "consumed"])
+@pytest.mark.parametrize(
+    "consumers",
+    [
+        pytest.param(
+            False, marks=pytest.mark.nightly("test_interrupted_run_is_continued"), id="alone"
+        ),
+        pytest.param(True, id="consumed"),
+    ],
+)
 def test_interrupted_run_is_continued(
     source: Rsmq, shop: Any, ours: QueueRef, move: Any, other: Any, step: str, at: int, done: bool,
     consumers: bool,

@@ -138,7 +138,7 @@ def test_of_two_divisions_at_once_the_later_one_holds(
         assert division.active in holds
         for number, mark in enumerate(marks_of(queue), 1):
             assert mark.open == (number < division.active), (stop, division, mark)
-        assert sends(other(queue), 12) == 12
+        assert sends(other(queue), 6) == 6
         if done:
             break
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -34,8 +35,8 @@ def stop(*_):
     global running
     running = False
 signal.signal(signal.SIGTERM, stop)
-number, last = 0, int(sys.argv[2])
-while running and number != last:
+number = 0
+while running:
     number += 1
     handle.send(f"{sys.argv[1]}-{number}")
     note("sent", f"{sys.argv[1]}-{number}")
@@ -84,7 +85,8 @@ class Mixed:
 
     def environ(self, version: str) -> dict[str, str]:
         """The environment of a version."""
-        return {**self.lab.environ, "PYTHONPATH": self.paths[version]}
+        path = f"{self.paths[version]}{os.pathsep}{self.lab.at_start}"
+        return {**self.lab.environ, "PYTHONPATH": path}
 
     def start(self, version: str, *command: str) -> subprocess.Popen[bytes]:
         """Start a Python process of a version."""
@@ -100,29 +102,32 @@ class Mixed:
         self._processes.append(process)
         return process
 
-    def service(self, version: str, *words: str) -> subprocess.Popen[bytes] | WarmProcess:
-        """Start a worker or daemon of a version; one of ours is forked, as what forks has imported ours."""
+    def start_module(
+        self, version: str, module: str, *words: str
+    ) -> subprocess.Popen[bytes] | WarmProcess:
+        """Start a module with a version; with ours it is forked, as what forks has imported ours."""
         if self.paths[version] != str(ROOT):
-            return self.start(version, "-m", "qworker", *words)
+            return self.start(version, "-m", module, *words)
         order = Order(
-            "qworker", [*words], str(self.lab.directory), self.environ(version), nursery=True
+            module, [*words], str(self.lab.directory), self.environ(version), nursery=True
         )
         with (self.lab.directory / f"{version}-{len(self._processes)}.log").open("wb") as log:
             self._processes.append(start_module(order, log))
         return self._processes[-1]
 
     def daemon(self, version: str) -> subprocess.Popen[bytes] | WarmProcess:
-        return self.service(
+        return self.start_module(
             version,
-            *("daemon", "--namespace", self.lab.namespace),
+            *("qworker", "daemon", "--namespace", self.lab.namespace),
             *("--tick", "100ms", "--metrics-port", "0", "--durability", "off"),
         )
 
-    def producer(self, version: str, last: int = -1) -> subprocess.Popen[bytes]:
-        return self.start(version, "producer.py", version, str(last))
+    def producer(self, version: str) -> subprocess.Popen[bytes] | WarmProcess:
+        return self.start_module(version, "producer", version)
 
     def worker(self, version: str) -> subprocess.Popen[bytes] | WarmProcess:
-        return self.service(version, "run", "jobs", "--procs", "1", "--metrics-port", "0")
+        words = ("run", "jobs", "--procs", "1", "--metrics-port", "0")
+        return self.start_module(version, "qworker", *words)
 
     def handled(self) -> Counter[str]:
         """How often each key was handled."""

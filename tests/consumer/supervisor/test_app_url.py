@@ -101,6 +101,7 @@ def test_an_app_is_asked_however_it_is_named(lab: Lab, spec: str) -> None:
 
 
 @pytest.mark.cold
+@pytest.mark.nightly("test_a_password_that_is_named_is_not_in_the_warning")
 def test_a_password_of_the_app_is_never_printed(lab: Lab) -> None:
     """The first line and those of a server that does not answer show it as ***; no command line holds it."""
     app_with_url(lab, ELSEWHERE)

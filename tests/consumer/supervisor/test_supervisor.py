@@ -1,4 +1,4 @@
-"""The supervisor's decisions, with the supervisor in a thread of the test."""
+"""The supervisor's decisions: with the supervisor in a thread of the test, or as a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 from tests import servers
 from tests.consumer.driving import DEADLINE_S, until
-from tests.consumer.workers import Lab
+from tests.consumer.workers import Lab, Worker
 from tests.topologies.servers import client_of
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -69,6 +69,11 @@ def with_watchdog(watchdog_ms: int, **given: int | str) -> RunOptions:
     options = RunOptions(**given)  # type: ignore[arg-type]
     object.__setattr__(options, "watchdog_ms", watchdog_ms)
     return options
+
+
+def reasons_of(worker: Worker) -> list[str]:
+    """Why the children of a worker have ended."""
+    return [event["reason"] for event in worker.events("child_ended")]
 
 
 def freeze(supervisor: Supervisor) -> None:
@@ -142,13 +147,12 @@ def test_children_are_not_blamed_for_a_server_that_was_away(
         lab.close()
 
 
-def test_a_burst_ends_with_everything_settled(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_burst_ends_with_everything_settled(lab: Lab) -> None:
     """A worker in a burst ends with code 0 when nothing is ready, and leaves no presence behind."""
     lab.app(HANDLE)
     lab.send_many("handle", 50)
-    with supervising(lab, monkeypatch, RunOptions(procs=1, burst=True)) as running:
-        until(lambda: running.code is not None)
-    assert running.code == 0
+    with lab.worker("--procs", "2", "--burst") as worker:
+        assert worker.wait() == 0
     assert len(lab.notes("handled")) == 50
     redis = client_of(lab.url)
     assert redis.exists(f"{lab.namespace}:workers") == 0
@@ -169,18 +173,16 @@ def test_a_burst_ends_with_everything_settled(lab: Lab, monkeypatch: pytest.Monk
     ],
 )
 def test_a_burst_continues_if_a_child_ends_before_the_queue(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, source: str, limit: int, reason: str
+    lab: Lab, source: str, limit: int, reason: str
 ) -> None:
     """A child that ends with code 0 while messages are left is replaced also in a burst."""
     lab.app(source)
     lab.queue().configure(QueueAttributes(max_receives=1))
     lab.send_many("handle", 50)
-    options = RunOptions(procs=1, burst=True, max_messages=limit)
-    with supervising(lab, monkeypatch, options) as running:
-        until(lambda: running.code is not None)
-    assert running.code == 0
+    with lab.worker("--burst", "--max-messages", str(limit)) as worker:
+        assert worker.wait() == 0
     assert {n for (n,) in lab.noted("handled")} == set(range(50))
-    assert running.supervisor.totals.exits[reason] >= 1
+    assert reason in reasons_of(worker)
 
 
 def test_counts_outlive_the_children_that_counted(
@@ -232,23 +234,21 @@ def second(n: int) -> None: ...
 # -- reloading ---------------------------------------------------------------------------------
 
 
-def test_a_changed_source_file_brings_new_children(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_source_file_brings_new_children(lab: Lab) -> None:
     """With reload, children are replaced when a Python file changes, and also after a change that does not import."""
     lab.app(HANDLE)
     lab.send("handle", 0)
-    with supervising(lab, monkeypatch, RunOptions(procs=1, reload=True)) as running:
+    with lab.worker("--reload") as worker:
         until(lambda: lab.noted("handled") == [[0]])
-        (before,) = running.supervisor.children
+        (before,) = worker.children()
         (lab.directory / "notes.txt").write_text("no source")
         lab.app("this is no Python")
-        until(lambda: running.supervisor.totals.exits["crashed"])
+        until(lambda: "crashed" in reasons_of(worker))
         lab.app(HANDLE.replace('"handled"', '"handled anew"'))
         lab.send("handle", 1)
         until(lambda: lab.noted("handled anew") == [[1]])
-        assert before not in running.supervisor.children
-        assert running.supervisor.totals.exits["stopped"] >= 1
+        assert before not in worker.children()
+        assert "stopped" in reasons_of(worker)
 
 
 def test_reload_without_watchfiles_says_what_to_install(
