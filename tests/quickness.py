@@ -2,7 +2,7 @@
 
 Counted is the CPU time of the test's process, not the time that passes, which says more about the machine. Beside
 others, on threads of one core, it may be three times as long as alone; imports of a first test count as well. So the
-bound is far above the rule, a quarter of a second alone: who passes it is slow on any machine.
+bound is far above the rule, a tenth of a second alone: who passes it is slow on any machine.
 """
 
 from __future__ import annotations
