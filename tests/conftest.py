@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import tomllib
 import uuid
 from collections.abc import Generator, Iterator, Sequence
@@ -62,14 +63,16 @@ for _signum, _usual in {
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Spare processes that tests start the import of OpenTelemetry, a sixth of each start.
+    """Spare processes that tests start what libraries import where it is installed, for nothing.
 
-    redis-py imports all of it where it is installed, for nothing. A test that is about it gives a path of its own.
+    OpenTelemetry, which redis-py imports, is a sixth of each start; a test that is about it gives a path of its own.
+    `jsonschema` makes 38 grammars of international URLs as it is imported, here too, which takes seconds.
     """
     if hasattr(session.config, "workerinput") or not session.config.getoption("numprocesses", 0):
         absent = str(Path(__file__).with_name("absent"))
         others = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
         os.environ["PYTHONPATH"] = os.pathsep.join([absent, *others])
+        sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]  # there is no such module
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if late.wanted(session.config) and terminal is not None:
         terminal._show_progress_info = False  # it would be of files

@@ -49,7 +49,6 @@ def test_a_file_for_the_host_has_the_form_that_the_host_asks_for(
 
 
 @pytest.mark.slow
-@pytest.mark.nightly("test_a_file_for_the_host_has_the_form_that_the_host_asks_for")
 def test_the_schema_refuses_a_workflow_with_a_wrong_key(tmp_path: Path) -> None:
     wrong = tmp_path / "ci.yml"
     wrong.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "run-on:"))
