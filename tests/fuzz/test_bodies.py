@@ -136,7 +136,11 @@ def test_a_body_is_read_or_refused() -> None:
 
 
 @pytest.mark.slow
-def test_a_call_is_read_or_refused() -> None:
+@pytest.mark.parametrize(
+    "examples",
+    [150, pytest.param(400, marks=pytest.mark.nightly("test_a_call_is_read_or_refused"))],
+)
+def test_a_call_is_read_or_refused(examples: int) -> None:
     """Down to the types of every argument of a task."""
     app = QWorker("fuzzed")
 
@@ -160,4 +164,4 @@ def test_a_call_is_read_or_refused() -> None:
             except InvalidError as error:
                 assert len(str(error)) < 2000
 
-    explore(read, bodies, examples=400)
+    explore(read, bodies, examples=examples)

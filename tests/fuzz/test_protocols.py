@@ -135,7 +135,16 @@ _ENTRIES = st.lists(
 
 @pytest.mark.needs("pyarrow")
 @pytest.mark.slow
-def test_a_journal_is_decoded_or_its_entry_is_named() -> None:
+@pytest.mark.parametrize(
+    "examples",
+    [
+        100,
+        pytest.param(
+            300, marks=pytest.mark.nightly("test_a_journal_is_decoded_or_its_entry_is_named")
+        ),
+    ],
+)
+def test_a_journal_is_decoded_or_its_entry_is_named(examples: int) -> None:
     """Rows for every entry, whatever it says; one in another format is reported with its id and what to do."""
     from qworker.pipeline.source.decoding import EntryPage, decode
     from qworker.pipeline.source.schemas import arrow_of
@@ -152,4 +161,4 @@ def test_a_journal_is_decoded_or_its_entry_is_named() -> None:
         batch.validate(full=True)
         assert set(batch.column("entry").to_pylist()) == set(range(len(entries)))
 
-    explore(read, _ENTRIES, examples=300)
+    explore(read, _ENTRIES, examples=examples)

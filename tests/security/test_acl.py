@@ -292,7 +292,13 @@ def test_callers_may_be_given_the_right_to_load(tmp_path: Path) -> None:
         assert server.refused() == []
 
 
-@pytest.mark.parametrize("engine", ["valkey", "redis"])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.nightly("test_scripts_are_loaded_by_the_daemon")),
+    ],
+)
 @pytest.mark.slow
 def test_scripts_are_loaded_by_the_daemon(engine: str, tmp_path: Path) -> None:
     """Only daemon and operator load code: a caller that finds a script missing waits until it is loaded."""

@@ -26,7 +26,13 @@ HARM = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["valkey", "redis"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.nightly("test_no_command_reaches_another_queue")),
+    ],
+)
 def shop(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GuardedServer]:

@@ -283,7 +283,16 @@ def test_pages_need_no_script_and_have_none_inline(browser: Browser, shop: Shop)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", ["", "/internal/queues"])
+@pytest.mark.parametrize(
+    "base",
+    [
+        "/internal/queues",
+        pytest.param(
+            "",
+            marks=pytest.mark.nightly("test_every_link_stays_below_the_path_where_it_is_mounted"),
+        ),
+    ],
+)
 def test_every_link_stays_below_the_path_where_it_is_mounted(
     made: Callable[..., Dashboard], shop: Shop, base: str
 ) -> None:
