@@ -187,6 +187,7 @@ class TestBinding:
         st.lists(st.integers(), max_size=5),
         st.dictionaries(st.sampled_from("abcdz"), st.integers(), max_size=5),
     )
+    @pytest.mark.slow
     def test_arguments_bind_as_in_python(self, args, kwargs):
         """What Python binds is what is bound, and what it refuses is refused."""
         signature = Signature(everything, "t")

@@ -209,6 +209,7 @@ def test_a_step_in_an_outbox_is_dropped_when_it_arrives(app: QWorker, cancel: Ca
 
 @pytest.mark.parametrize("last", ["group", "step"])
 @pytest.mark.parametrize("where", ["before the group", "in the group"])
+@pytest.mark.slow
 def test_a_group_in_a_chain_is_cancelled(
     app: QWorker, cancel: Cancels, where: str, last: str
 ) -> None:

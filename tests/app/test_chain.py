@@ -221,6 +221,7 @@ def test_the_failure_of_a_dropped_step_stands(app: QWorker) -> None:
         handle.result("10s")
 
 
+@pytest.mark.slow
 def test_a_long_chain_shrinks_on_its_way_and_leaves_one_result(app: QWorker) -> None:
     """Each message carries the steps that are left, and the names of up to twenty that are done; no values of these."""
     sizes = []

@@ -190,6 +190,7 @@ def test_a_position_is_kept_once_its_interval_has_passed(
     assert kept == [4, 4, 4, 4, 8, 8]
 
 
+@pytest.mark.slow
 def test_a_failure_keeps_the_position(app: QWorker) -> None:
     """The next try begins with the item that failed; one that always fails is soon a dead letter."""
     seen: list[int] = []
@@ -210,6 +211,7 @@ def test_a_failure_keeps_the_position(app: QWorker) -> None:
     assert (kept.name, kept.position) == ("*each", 7)
 
 
+@pytest.mark.slow
 def test_failures_before_a_position_do_not_count(app: QWorker) -> None:
     """A run that fails at every item, but comes further, ends."""
     failed: set[int] = set()

@@ -33,6 +33,7 @@ def tell(*values: object) -> list[str]:
     return context.feed.append(*values)
 
 
+@pytest.mark.slow
 def test_a_feed_is_read_until_its_message_has_ended(app: QWorker) -> None:
     """In order, from the beginning or behind an entry; a reader that is there first gets it as it grows."""
 

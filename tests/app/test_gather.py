@@ -257,6 +257,7 @@ def test_a_run_that_is_started_again_gathers_again(media: Media) -> None:
     assert media.made == [1, 2, 1, 2]
 
 
+@pytest.mark.slow
 def test_each_item_of_a_loop_gathers_its_own(media: Media) -> None:
     """Also after an interruption; what was gathered is forgotten with the item."""
     app = media.app
@@ -324,6 +325,7 @@ def test_gathered_values_are_protected(store_url: str, namespace: str, encrypted
     app.close()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_shard_gathers(media: Media) -> None:
     """Its group is in the shard of the run."""
     app = media.app
@@ -417,6 +419,7 @@ def test_a_function_error_before_the_calls_makes_none(media: Media) -> None:
     assert media.made == []
 
 
+@pytest.mark.slow
 def test_a_gather_that_is_abandoned_fails_for_what_has_not_ended(media: Media) -> None:
     """The run continues, with the values of the calls that have; those that end later change nothing."""
     app = media.app
@@ -469,6 +472,7 @@ async def cancel_in_async_code(handle: Handle[Any]) -> Cancellation:
 
 
 @pytest.mark.parametrize("by", ["handle", "async handle"])
+@pytest.mark.slow
 def test_the_cancel_of_a_run_speaks_of_its_calls_too(media: Media, by: str) -> None:
     """One of them runs: it is asked to stop, and a second cancel says so until it has."""
     app = media.app
@@ -533,6 +537,7 @@ def test_the_cancel_of_a_run_that_was_interrupted_can_be_repeated(
     ("calls", "by"),
     [("of successes", "async handle"), ("of groups", "handle"), ("of chains", "handle")],
 )
+@pytest.mark.slow
 def test_a_run_that_ended_before_its_cancel_was_repeated_names_its_calls(
     media: Media, monkeypatch: pytest.MonkeyPatch, calls: str, by: str
 ) -> None:
@@ -589,6 +594,7 @@ def test_a_run_that_ended_before_its_cancel_was_repeated_names_its_calls(
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.slow
 def test_a_gather_has_a_timeout(media: Media, kind: str) -> None:
     """Calls that have not ended by then fail, and each later activation sees the same, whatever they come to."""
     app = media.app

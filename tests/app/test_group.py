@@ -151,6 +151,7 @@ def test_a_group_of_successes_waits_for_a_dead_call(app: QWorker) -> None:
     assert handle.result(0) == "ABC"
 
 
+@pytest.mark.slow
 def test_a_call_that_is_edited_still_belongs_to_its_group(app: QWorker) -> None:
     """As a step still belongs to its chain, although the new body names neither; a callback still gets the values."""
     square, _ = tasks(app, "calls", "ends")
@@ -174,6 +175,7 @@ def test_a_call_that_is_edited_still_belongs_to_its_group(app: QWorker) -> None:
     assert handle.result(0) == 16 + 9 + 1
 
 
+@pytest.mark.slow
 def test_a_group_of_successes_ends_with_a_call_that_cannot_succeed(app: QWorker) -> None:
     """One that was discarded, or whose dead letter was dropped; its callback does not run, and nothing is kept."""
     square, _ = tasks(app, "calls", "ends")
@@ -197,6 +199,7 @@ def test_a_group_of_successes_ends_with_a_call_that_cannot_succeed(app: QWorker)
         dropped.result(0)
 
 
+@pytest.mark.slow
 def test_the_first_success_is_enough(app: QWorker) -> None:
     """Its callback gets that value, once; the calls after it run without effect."""
     square, _ = tasks(app, "calls", "ends")
@@ -222,6 +225,7 @@ def test_the_first_success_is_enough(app: QWorker) -> None:
     assert not app.queue("ends").calls()
 
 
+@pytest.mark.slow
 def test_the_first_success_cancels_the_rest(app: QWorker) -> None:
     """Calls and steps of chains that wait, in any queue, are dropped; what has ended stays as it is."""
     square, _ = tasks(app, "calls", "ends")
@@ -288,6 +292,7 @@ def test_the_rest_of_a_group_never_runs_however_late_it_is_due(app: QWorker) -> 
     assert queue.inspect().stats["cancelled"] == 1
 
 
+@pytest.mark.slow
 def test_a_group_of_several_parts_knows_where_all_of_its_calls_are(app: QWorker) -> None:
     """Each part names the steps of its own chains."""
     square, _ = tasks(app, "calls", "ends")
@@ -315,6 +320,7 @@ def marks(app: QWorker, queue: str) -> list[str]:
     return sorted(name.decode() for name in app.client.ask("ZRANGE", key, 0, -1))
 
 
+@pytest.mark.slow
 def test_groups_and_chains_are_parts_of_each_other(app: QWorker) -> None:
     """A chain as a call, a group as a call, as the first and as a later step of a chain."""
     square, total = tasks(app, "calls", "ends")
@@ -516,6 +522,7 @@ def test_what_cannot_be_a_group_is_refused(app: QWorker) -> None:
         app.handle("ends", "none").result(0)
 
 
+@pytest.mark.slow
 def test_a_bare_client_ends_calls_with_their_values(store_url: str, namespace: str) -> None:
     """As a worker does, also steps of chains and callbacks; a plain ack is refused, and a pop counts as a discard."""
     keyring = Keyring(signing={"s": b"s" * 32}, encryption={"e": b"e" * 32})
@@ -784,6 +791,7 @@ def test_a_cancel_beside_another_one_says_what_still_runs(
     assert drain(app).handled == 0
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_removed_ends_what_waits_for_its_messages(app: QWorker) -> None:
     """Calls and dead letters of it are failures of their groups, and so are groups whose callback it is to get."""
     square, total = tasks(app, "calls", "ends")

@@ -438,6 +438,7 @@ def test_a_schedule_has_the_group_of_its_call(app: QWorker) -> None:
         report.schedule("three", every("1h"), "acme")
 
 
+@pytest.mark.slow
 def test_a_drain_lets_time_pass_for_rates(app: QWorker) -> None:
     """All messages run, and the drain says how long they would have taken."""
     app.queue("mail").set_limit("push", rate="1/s", burst=1)
@@ -454,6 +455,7 @@ def test_a_drain_lets_time_pass_for_rates(app: QWorker) -> None:
     assert waited_s <= 3.0 <= waited_s + (time.monotonic() - began) + 0.5
 
 
+@pytest.mark.slow
 def test_a_drain_moves_shares_of_a_limit_over_queues(app: QWorker) -> None:
     """One slot over two queues runs the messages of both."""
     app.queue("mail").set_limit("api/", with_queues=["crm"], concurrency=1)

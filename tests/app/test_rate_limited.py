@@ -13,6 +13,7 @@ from tests.tables import each
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "batch"])
+@pytest.mark.slow
 def test_queue_waits_and_the_message_comes_first_again(app: QWorker, kind: str) -> None:
     """Uncounted: one that may fail only once is not dead. Other queues continue."""
     tries: list[int] = []

@@ -216,6 +216,7 @@ def test_many_without_results_are_refused_before_they_are_sent(app: QWorker) -> 
 
 
 @pytest.mark.parametrize("kind", ["sync", "async", "lambda"])
+@pytest.mark.slow
 def test_async_tasks_and_waits(app: QWorker, kind: str) -> None:
     """A coroutine's result is what awaiting it gives; `await handle` waits without a thread."""
     if kind == "sync":
@@ -246,6 +247,7 @@ def test_async_tasks_and_waits(app: QWorker, kind: str) -> None:
     assert asyncio.run(wait()) == [2 * n for n in range(20)]
 
 
+@pytest.mark.slow
 def test_many_threads_wait_over_one_connection(looked_at: tuple[QWorker, Redis]) -> None:
     """However many wait: one subscription of the process hears for all."""
     app, client = looked_at
@@ -337,6 +339,7 @@ def test_a_lost_hint_delays_a_result_and_loses_none(
         assert handle.result("1m") == 8
 
 
+@pytest.mark.slow
 def test_waiting_survives_the_loss_of_its_connection(looked_at: tuple[QWorker, Redis]) -> None:
     """The subscription is made again, and all that waited look."""
     app, client = looked_at

@@ -310,6 +310,7 @@ def test_a_zombie_records_nothing(app: QWorker) -> None:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.slow
 def test_steps_are_protected_as_messages_are(
     store_url: str, namespace: str, encrypted: bool
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_failure_in_a_nested_group_reaches_the_outer_callback(app: QWorker) ->
     assert (drained.handled, drained.failed, drained.left) == (6, 1, 0)
 
 
+@pytest.mark.slow
 def test_a_chain_of_groups_does_not_carry_more_than_its_steps(app: QWorker) -> None:
     """celery#5000: each group of a chain of groups carries all that follows several times, until memory runs out."""
 
@@ -111,6 +112,7 @@ def test_a_chain_of_groups_does_not_carry_more_than_its_steps(app: QWorker) -> N
     assert many[-1] < 200
 
 
+@pytest.mark.slow
 def test_what_groups_keep_expires(app: QWorker) -> None:
     """celery#9797: a process keeps a subscription for each result of its groups, also of those that it has forgotten.
 

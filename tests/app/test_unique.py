@@ -13,6 +13,7 @@ from qworker.testing import drain
 from qworker.wire.keys import QueueKeys
 
 
+@pytest.mark.slow
 def test_calls_are_replaced_postponed_and_kept_out(app: QWorker) -> None:
     """Of sync and async senders alike, also in a divided queue: a key is in one shard."""
     seen: list[tuple[str, int]] = []

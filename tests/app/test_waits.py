@@ -77,6 +77,7 @@ def ended(call: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("result", [by_result, by_await])
 @pytest.mark.parametrize("kind", ["message", "group", "chain", "chain by id", "group in chain"])
+@pytest.mark.slow
 def test_a_wait_without_a_timeout_ends_if_the_result_has_expired(
     app: QWorker, result: Callable[[Handle[Any]], Any], kind: str
 ) -> None:
@@ -124,6 +125,7 @@ def test_a_handle_from_an_id_soon_tells_that_a_result_has_expired(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.slow
 def test_what_is_in_a_new_shard_is_not_unknown(
     app: QWorker, store_url: str, is_async: bool
 ) -> None:
@@ -169,6 +171,7 @@ def by_aresults(handles: Handles[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("outcomes", [by_results, by_aresults])
+@pytest.mark.slow
 def test_calls_that_are_gone_are_searched_for_in_the_same_time(
     app: QWorker, monkeypatch: pytest.MonkeyPatch, outcomes: Callable[[Handles[Any]], list[Any]]
 ) -> None:
@@ -216,6 +219,7 @@ def forms(app: QWorker) -> dict[str, Handle[Any]]:
 
 
 @pytest.mark.parametrize("by_id", [False, True])
+@pytest.mark.slow
 def test_what_has_not_come_to_its_last_message_is_not_unknown(app: QWorker, by_id: bool) -> None:
     """Neither for the handle of the start nor for one that knows the id alone; and its feed has not ended."""
     for name, handle in forms(app).items():

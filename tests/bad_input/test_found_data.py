@@ -188,6 +188,7 @@ def _content(redis: Redis, app: QWorker, name: str) -> dict[bytes, Any]:
 
 
 @pytest.mark.bad_input("data found: envelope cut at any byte")
+@pytest.mark.slow
 def test_an_envelope_cut_at_any_byte_is_dead_and_harms_no_message(
     app: QWorker, queue: Queue, handled: list[int]
 ) -> None:

@@ -115,6 +115,7 @@ def test_a_clock_that_goes_back_an_hour_within_a_pass_only_delays(
 
 
 @pytest.mark.bad_input("time or host: clock forward a day")
+@pytest.mark.slow
 def test_a_clock_that_goes_forward_a_day_takes_nothing_from_a_consumer_that_lives(
     timed: Timed,
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_clock_that_goes_forward_a_day_takes_nothing_from_a_consumer_that_live
 
 
 @pytest.mark.bad_input("time or host: unique key with a ttl, clock forward and back")
+@pytest.mark.slow
 def test_a_clock_that_goes_forward_and_back_lets_no_two_of_a_unique_key_run(timed: Timed) -> None:
     """What has expired meanwhile stays so if another has its key; a key that a running message has stays its own."""
     queue = timed.queue

@@ -332,6 +332,7 @@ def test_a_trip_waits_once_for_a_server_that_is_away(keys: QueueKeys, tmp_path: 
     assert all(isinstance(error, UnavailableError) for error in errors)
 
 
+@pytest.mark.slow
 def test_a_call_is_given_up_in_time(store_url: str, keys: QueueKeys, tmp_path: Path) -> None:
     """As unavailable if it was never sent or only reads, else as in doubt."""
     watch = Watch(os.getpid())

@@ -87,6 +87,7 @@ def test_an_invalid_filter_is_refused(queue, filters, said):
         queue.dead(**filters)
 
 
+@pytest.mark.slow
 def test_listing_filters_and_continues(queue):
     """By filter from either end, and from an entry id on."""
     bury(queue, *["odd", "even"] * 75)

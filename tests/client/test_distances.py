@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from qworker.client.execute.distance import Distances
 from qworker.client.execute.single_wait import WatchingClient
 from qworker.engine.raw import raw
@@ -55,6 +57,7 @@ def test_threads_count_on_their_own() -> None:
     assert distances.busy_s == 0.0
 
 
+@pytest.mark.slow
 def test_the_distance_of_a_server_does_not_count_as_its_time() -> None:
     """Whether calls are made one by one, in one trip or over a new connection: only the server's own time does."""
     with (

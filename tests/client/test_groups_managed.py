@@ -130,6 +130,7 @@ def test_a_queue_that_is_removed_leaves_no_slot(app: QWorker) -> None:
     assert is_sound(app)
 
 
+@pytest.mark.slow
 def test_a_removed_queue_frees_its_part_of_a_limit_over_several(app: QWorker) -> None:
     """Another queue may use all slots of it, though some were held in the removed one; also in async code."""
     first, second = app.queue("q"), app.queue("r")
@@ -175,6 +176,7 @@ def test_a_first_limit_finds_more_running_than_a_call_counts(
     assert is_sound(app)
 
 
+@pytest.mark.slow
 def test_large_groups_are_found_among_more_than_are_looked_at(app: QWorker) -> None:
     """Hundreds of groups with a message each do not hide those with many, and these say what they wait for."""
     queue = app.queue("crowd")

@@ -64,6 +64,7 @@ def test_a_body_is_not_searched_for_flags_when_its_group_is_served(
         assert took_us[SPACES] < 2 * took_us[DENSE], [*took_us.values()]
 
 
+@pytest.mark.slow
 def test_an_inspection_reads_no_body_in_vain(namespace: str) -> None:
     """One member of a group for its age, and the next due message for its time: no second member past the bound."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:

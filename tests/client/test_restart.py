@@ -70,6 +70,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Restarted
 
 
 @pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.slow
 def test_settles_are_repeated_to_a_server_that_lost_them(
     server: Restarted, namespace: str, others: int
 ) -> None:
@@ -86,6 +87,7 @@ def test_settles_are_repeated_to_a_server_that_lost_them(
         assert (inspection.unacked, inspection.ready) == (0, 1)
 
 
+@pytest.mark.slow
 def test_async_settles_are_repeated(server: Restarted, namespace: str) -> None:
     """The async client remembers its settles as the sync one does."""
 
@@ -120,6 +122,7 @@ def test_a_broken_connection_to_the_same_run_repeats_nothing(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.slow
 def test_settles_are_repeated_in_few_trips_however_often_connections_break(
     server: Restarted, namespace: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +169,7 @@ def test_settles_are_repeated_in_few_trips_however_often_connections_break(
 
 
 @pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.slow
 def test_a_server_that_does_not_report_its_run_is_known_by_its_client_ids(
     server: Restarted, namespace: str, others: int
 ) -> None:

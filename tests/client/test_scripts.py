@@ -78,6 +78,7 @@ def forgetful(server: servers.Server) -> Iterator[Forgetful]:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 6])
+@pytest.mark.slow
 def test_a_script_that_is_gone_again_is_loaded_again(forgetful, namespace, times):
     """SCRIPT FLUSH between a client's LOAD and its call, several times over: sent once, received, acked."""
     with Client(ConnectionFactory(forgetful.url)) as client:
@@ -92,6 +93,7 @@ def test_a_script_that_is_gone_again_is_loaded_again(forgetful, namespace, times
         assert stored(client, namespace) == 0
 
 
+@pytest.mark.slow
 def test_a_script_that_is_gone_again_is_loaded_again_by_asyncio(forgetful, namespace):
     """The same for the asynchronous client."""
 
@@ -131,6 +133,7 @@ def test_scripts_that_never_stay_are_named(forgetful, namespace):
         assert stored(client, namespace) == 0
 
 
+@pytest.mark.slow
 def test_scripts_that_never_stay_are_named_by_asyncio(forgetful, namespace):
     """The same for the asynchronous client."""
     forgetful.left = 10**6

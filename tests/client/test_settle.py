@@ -54,6 +54,7 @@ def test_many_messages_are_settled_in_one_call(namespace: str, verb: str) -> Non
 
 
 @pytest.mark.parametrize(("verb", "calls"), [("ack", 1), ("nack", 8), ("release", 8), ("bury", 8)])
+@pytest.mark.slow
 def test_a_call_moves_a_bounded_number_of_messages_and_bytes(
     namespace: str, verb: str, calls: int
 ) -> None:

@@ -52,6 +52,7 @@ async def end(tasks: list[asyncio.Task[object]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_an_ack_does_not_wait_for_waiting_receives(store_url: str, namespace: str) -> None:
     """With ten times as many waiting receives as there are connections an ack takes a round trip, not 18 seconds."""
 
@@ -85,6 +86,7 @@ def test_settles_do_not_wait_for_other_calls(store_url: str, namespace: str) -> 
     run(store_url, work)
 
 
+@pytest.mark.slow
 def test_a_client_opens_a_bounded_number_of_connections(store_url: str, namespace: str) -> None:
     """However many coroutines receive, wait and settle."""
 
@@ -103,6 +105,7 @@ def test_a_client_opens_a_bounded_number_of_connections(store_url: str, namespac
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_every_waiter_hears_its_own_bell(store_url: str, namespace: str) -> None:
     """Waiters that share a connection get their messages as soon as those with one of their own."""
 

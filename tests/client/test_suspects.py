@@ -107,6 +107,7 @@ def test_an_async_receiver_gets_a_suspect_soon(
     assert "victim" in asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_many_suspects_leave_the_others_their_turns(client: Client, namespace: str) -> None:
     """Three receives in four go to what is ready, however many suspects wait."""
     queue = Queue(client, namespace, "q")

@@ -103,6 +103,7 @@ def test_scores_without_an_end_are_read(client: Client, redis: Redis, namespace:
     assert [member for member, _ in read(client, SortedSetWalk(key))] == [b"", b"a", b"b", b"c"]
 
 
+@pytest.mark.slow
 def test_a_long_row_of_one_score_is_read_once_though_one_goes_with_each_page(
     client: Client, redis: Redis, namespace: str
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_message_is_heard_of_among_many_queues(
             until(lambda number=number: f"q{number}" in some.started, HEARD_S)
 
 
+@pytest.mark.slow
 def test_a_message_whose_ring_is_lost_with_a_wait_is_started(
     server: Server, namespace: str, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_idle_queues_cost_next_to_nothing(server: Server, namespace: str) -> Non
         until(lambda: some.commands_per_s(0.5) < 40)
 
 
+@pytest.mark.slow
 def test_a_later_queue_is_served_only_when_earlier_ones_are_empty(
     server: Server, namespace: str
 ) -> None:

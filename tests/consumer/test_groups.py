@@ -19,6 +19,7 @@ MESSAGES = 60
 
 
 @pytest.mark.parametrize("queues", [1, 3])
+@pytest.mark.slow
 def test_a_rate_is_used_and_kept(app: QWorker, queues: int) -> None:
     """By a child of one queue, which waits with its receive, and by one of several, which polls."""
     starts: list[float] = []
@@ -40,6 +41,7 @@ def test_a_rate_is_used_and_kept(app: QWorker, queues: int) -> None:
     assert starts[-1] - starts[0] >= (MESSAGES - 5) / RATE - 0.25
 
 
+@pytest.mark.slow
 def test_an_ordered_group_goes_on_from_child_to_child(app: QWorker) -> None:
     """What one child ends lets another one receive, while neither has two of the group."""
     seen: list[int] = []
@@ -54,6 +56,7 @@ def test_an_ordered_group_goes_on_from_child_to_child(app: QWorker) -> None:
     assert seen == list(range(100))
 
 
+@pytest.mark.slow
 def test_a_child_holds_little_of_a_flood_before_others(app: QWorker) -> None:
     """What it has received stands before all turns, so that is half of what runs, not as many as last 50 ms."""
     started: list[int] = []

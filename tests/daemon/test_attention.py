@@ -155,6 +155,7 @@ def test_groups_count_their_checks_from_different_numbers() -> None:
     "tick_ms, gap_s, is_late",
     [(1000, 2.9, False), (1000, 3.1, True), (100, 1.9, False), (100, 2.1, True)],
 )
+@pytest.mark.slow
 def test_reaper_is_late_after_three_ticks_and_two_seconds(
     tick_ms: int, gap_s: float, is_late: bool
 ) -> None:

@@ -182,6 +182,7 @@ def test_members_of_groups_that_wait_are_counted(
     assert figures['qworker_messages_ready{queue="a"}'] == 3
 
 
+@pytest.mark.slow
 def test_the_ten_largest_groups_have_labels(
     client: Client, registry: CollectorRegistry, scrape: Scrape, open_queue: OpenQueue
 ) -> None:
@@ -301,6 +302,7 @@ def test_broken_queue_is_left_out(
     "QWORKER_TEST_SERVER" in os.environ,
     reason="trips are counted to one server that is not flushed",
 )
+@pytest.mark.slow
 def test_queues_are_read_fifty_in_a_trip(
     client: Client,
     registry: CollectorRegistry,

@@ -38,6 +38,7 @@ def crowd() -> Iterator[Callable[[str], Drive]]:
             drive.close()
 
 
+@pytest.mark.slow
 def test_whatever_is_due_in_any_of_them_is_moved_at_once(crowd: Callable[[str], Drive]) -> None:
     """Delayed messages and leases are found in the first pass, wherever they are; so is a key of another type."""
     late, lost, wrong = crowd("q0003"), crowd("q0251"), crowd(f"q{MANY - 1:04}")
@@ -50,6 +51,7 @@ def test_whatever_is_due_in_any_of_them_is_moved_at_once(crowd: Callable[[str], 
     assert tick.broken == {wrong.keys.queue}
 
 
+@pytest.mark.slow
 def test_neighbours_that_have_several_things_due_are_found_at_once(
     crowd: Callable[[str], Drive],
 ) -> None:
@@ -65,6 +67,7 @@ def test_neighbours_that_have_several_things_due_are_found_at_once(
     assert (tick.promoted, tick.leases) == (3, 3)
 
 
+@pytest.mark.slow
 def test_what_expired_at_a_head_is_found_within_ten_passes(crowd: Callable[[str], Drive]) -> None:
     """Every queue has its turn, wherever it is in the list."""
     drives = [crowd(f"q{number:04}") for number in (0, 13, 257, MANY - 1)]
@@ -74,6 +77,7 @@ def test_what_expired_at_a_head_is_found_within_ten_passes(crowd: Callable[[str]
     assert sum(reaper.tick(NOW + 1000 * index).trimmed for index in range(1, 11)) == len(drives)
 
 
+@pytest.mark.slow
 def test_quiet_queues_cost_a_tenth_of_a_command_each(crowd: Callable[[str], Drive]) -> None:
     """One question asks about ten queues; each pass sweeps a tenth of them."""
     drive = crowd("q0001")
@@ -87,6 +91,7 @@ def test_quiet_queues_cost_a_tenth_of_a_command_each(crowd: Callable[[str], Driv
     assert calls["cmdstat_evalsha"]["calls"] <= 1
 
 
+@pytest.mark.slow
 def test_slow_upkeep_of_many_queues_takes_a_trip_per_ten(crowd: Callable[[str], Drive]) -> None:
     """Three calls of fifty queues, one after the other, made each pass as late as a distant server's 150 answers."""
     drive, clock = crowd("q0001"), Clock()
@@ -112,6 +117,7 @@ def pausing(crowd: Callable[[str], Drive]) -> tuple[Drive, Reaper, Clock]:
     return drive, reaper, clock
 
 
+@pytest.mark.slow
 def test_delayed_message_of_an_idle_queue_is_found_within_the_pause(
     pausing: tuple[Drive, Reaper, Clock],
 ) -> None:
@@ -130,6 +136,7 @@ def test_delayed_message_of_an_idle_queue_is_found_within_the_pause(
 
 
 @pytest.mark.parametrize("stands", [False, True])
+@pytest.mark.slow
 def test_pause_is_not_a_gap_but_a_frozen_reaper_has_one(
     pausing: tuple[Drive, Reaper, Clock], stands: bool
 ) -> None:

@@ -201,6 +201,7 @@ def test_queues_take_turns(
     assert len(big.state("delayed")["delayed"]) == 3000 - 2 * PROMOTED_AT_ONCE
 
 
+@pytest.mark.slow
 def test_more_overdue_leases_than_a_sweep_names(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
@@ -231,6 +232,7 @@ def test_reaps_few_large_leases_at_once(
 
 
 @pytest.mark.bad_input("data found: body that is very large")
+@pytest.mark.slow
 def test_large_bodies_end_a_call_and_the_pass_continues(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:
@@ -301,6 +303,7 @@ def test_lease_that_the_script_fails_on_is_set_aside(logs: list[dict[str, object
         assert reaper.tick(NOW + 1001).set_aside == 0
 
 
+@pytest.mark.slow
 def test_forgets_idle_lanes_and_tombstones_a_few_queues_at_a_time(
     client: Client, namespace: str, open_queue: OpenQueue, clock: Clock
 ) -> None:

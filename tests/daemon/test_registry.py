@@ -125,6 +125,7 @@ def test_the_next_walk_comes_the_sooner_the_fewer_keys_there_are(
 
 
 @pytest.mark.bad_input("data found: nonsense in other tables")
+@pytest.mark.slow
 def test_entries_of_no_queue_are_left_aside_and_leave(
     registry: Registry,
     open_queue: OpenQueue,

@@ -124,6 +124,7 @@ def test_schedules_stop_firing_a_week_after_their_last_worker(
     assert (listed.orphaned, listed.fires) == (False, True)
 
 
+@pytest.mark.slow
 def test_an_app_that_was_never_noted_fires_forever(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:

@@ -280,6 +280,7 @@ def test_fires_at_the_slot_and_returns_the_next_one(fleet: Fleet) -> None:
     assert fleet.fired_ms == NOON
 
 
+@pytest.mark.slow
 def test_many_reapers_fire_a_slot_once(fleet: Fleet, store_url: str) -> None:
     """Eight reapers at the same moment, each with its own connections: one message per slot, and one says so."""
     fleet.schedule(every("1h", missed="all"), NOON - 20 * HOUR_MS)

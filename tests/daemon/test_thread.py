@@ -66,6 +66,7 @@ def test_tells_when_no_pass_is_made(
 
 
 @pytest.mark.bad_input("server: out of memory")
+@pytest.mark.slow
 def test_tells_how_full_the_server_is(namespace: str, logs: list[dict[str, object]]) -> None:
     """The metric has the used share of maxmemory, and the log says when that comes to nine tenths, once."""
     with servers.start("valkey") as server, Client(ConnectionFactory(server.url)) as client:
@@ -121,6 +122,7 @@ def test_is_not_ready_without_scripts(namespace: str) -> None:
             assert str(reaper.ready()).startswith("the server does not run scripts: ")
 
 
+@pytest.mark.slow
 def test_notices_that_the_server_was_changed(
     namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

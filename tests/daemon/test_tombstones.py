@@ -133,6 +133,7 @@ def test_the_tombstone_of_a_message_in_a_lease_is_kept(
     assert queue.state("cancelled") == {}
 
 
+@pytest.mark.slow
 def test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart(
     client: Client, namespace: str, open_queue: OpenQueue
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from qworker import Bury, Failure, QWorker, SyncRun, chain, group
 from qworker.client.queue import Queue
 from qworker.fsck.check import check
@@ -50,6 +52,7 @@ def found(queue: Queue, *, repair: bool = False) -> list[Damage]:
     return [report for report in reports if isinstance(report, Damage)]
 
 
+@pytest.mark.slow
 def test_a_call_that_is_somewhere_is_not_accused(app: QWorker) -> None:
     """As any step of a chain, as a group in the group, in an outbox, and as a dead letter that is counted."""
     _started(app, "successes")
@@ -68,6 +71,7 @@ def test_a_call_that_is_somewhere_is_not_accused(app: QWorker) -> None:
     assert (state.state, state.dead) == ("blocked", (2,))
 
 
+@pytest.mark.slow
 def test_a_call_that_is_gone_is_counted_as_discarded(app: QWorker) -> None:
     """By a repair: the callback is sent, with a failure in its place."""
     handle = _started(app, "all")
@@ -84,6 +88,7 @@ def test_a_call_that_is_gone_is_counted_as_discarded(app: QWorker) -> None:
     assert found(queue) == []
 
 
+@pytest.mark.slow
 def test_an_id_that_a_run_and_a_group_share_is_named(app: QWorker) -> None:
     """An earlier version gave it to both; they have one key for their results. Nothing is repaired, and it ends."""
 

@@ -137,6 +137,7 @@ def test_a_lost_outbox_is_relayed_again(drive: Drive) -> None:
         ("", "it has no share, so it runs without the limit"),
     ],
 )
+@pytest.mark.slow
 def test_a_share_that_was_not_allotted_is_written_again(
     drive: Drive, stored: str, problem: str
 ) -> None:

@@ -86,6 +86,7 @@ def handled(shop: Any) -> Iterator[bytes]:
         pytest.param(True, id="consumed"),
     ],
 )
+@pytest.mark.slow
 def test_interrupted_run_is_continued(
     source: Rsmq, shop: Any, ours: QueueRef, move: Any, other: Any, step: str, at: int, done: bool,
     consumers: bool,
@@ -110,6 +111,7 @@ def test_interrupted_run_is_continued(
         assert shop.ask("HLEN", ours.keys.imported) == 0
 
 
+@pytest.mark.slow
 def test_earlier_import_is_stopped_by_a_later_one(
     source: Rsmq, shop: Any, ours: QueueRef, move: Any
 ) -> None:
@@ -152,6 +154,7 @@ def test_message_that_vanishes_during_the_import_is_counted(
     assert moved == MoveCounts(stored=len(BODIES), vanished=9)
 
 
+@pytest.mark.slow
 def test_full_or_paused_queue_stops_it_and_loses_nothing(
     source: Rsmq, shop: Any, move: Any, other: Any
 ) -> None:

@@ -130,6 +130,7 @@ def test_nonsense_is_refused_by_one_error(data: bytes) -> None:
 
 
 @pytest.mark.bad_input("data found: zip bomb")
+@pytest.mark.slow
 def test_short_pickle_of_endless_values_is_refused() -> None:
     """Lists of the same list, or a list in itself, would expand forever."""
     bomb: list[object] = []
@@ -220,6 +221,7 @@ def test_a_short_pickle_takes_little_memory_and_time(
     assert time.process_time() - began < 20  # hours without the bound; tracing is slow
 
 
+@pytest.mark.slow
 def test_large_ordinary_values_are_read() -> None:
     """Large dicts by number, text and date, and tuples as keys, are read."""
     days = {datetime.date(2031, 1, 1) + datetime.timedelta(days=n): n for n in range(2_000)}

@@ -93,6 +93,7 @@ def both(
 
 
 @pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.slow
 def test_two_clients_that_change_different_options_of_a_limit_change_both(
     app: QWorker, shards: int
 ) -> None:
@@ -205,6 +206,7 @@ def test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both(
             )
 
 
+@pytest.mark.slow
 def test_what_a_queue_had_stays_if_its_limit_does_not_become_one_over_queues(app: QWorker) -> None:
     """Another queue is broken, so the call fails; or the client dies, then `fsck` lets it hold again."""
     queue, other, broken = (app.queue(name) for name in ("orders", "other", "third"))
@@ -233,6 +235,7 @@ def test_what_a_queue_had_stays_if_its_limit_does_not_become_one_over_queues(app
 
 
 @pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.slow
 def test_a_queue_that_is_removed_while_it_gets_its_first_limit_leaves_none(
     app: QWorker, shards: int
 ) -> None:
@@ -271,6 +274,7 @@ def test_a_limit_that_others_change_all_the_time_is_given_up(app: QWorker) -> No
     assert queue.limits() == {"b": Limit(max_waiting=100)}
 
 
+@pytest.mark.slow
 def test_two_queues_that_leave_a_limit_at_once_have_left_it(app: QWorker) -> None:
     """Wherever the first one is halfway."""
     numbers = itertools.count()
@@ -424,6 +428,7 @@ def test_a_pass_frees_queues_that_were_left_out_of_a_limit_by_another_change(app
     assert not [*check(app.client, app.namespace)]
 
 
+@pytest.mark.slow
 def test_fsck_gives_shards_the_limits_that_a_dead_client_has_not_written(app: QWorker) -> None:
     """Changed, added and removed in the first shard alone; that one counts."""
     queue = app.queue("orders")

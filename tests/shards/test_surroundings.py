@@ -123,6 +123,7 @@ def _string(key: str) -> Any:
     yield raw("SET", key, "x", decode=bytes)
 
 
+@pytest.mark.slow
 def test_fsck_checks_every_shard(app: QWorker, queue: Queue) -> None:
     """A sound one is clean; damage is reported with the shard, also where one queue is named."""
     assert list(check(app.client, app.namespace)) == []
@@ -191,6 +192,7 @@ def test_spark_reads_every_shard(app: QWorker, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("written", ["rubbish", "1 1 1", "3 3 999999999999999", ""])
+@pytest.mark.slow
 def test_fsck_heals_a_queue_that_has_forgotten_its_shards(
     app: QWorker, queue: Queue, written: str
 ) -> None:
@@ -211,6 +213,7 @@ def test_fsck_heals_a_queue_that_has_forgotten_its_shards(
     assert len(healed.receive(10)) == 4
 
 
+@pytest.mark.slow
 def test_fsck_finds_messages_in_shards_that_no_division_knows(app: QWorker, queue: Queue) -> None:
     """Without marks as well: they are received again, and their shards run empty."""
     for number in range(3):

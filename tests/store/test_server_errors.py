@@ -225,6 +225,7 @@ class TestRealServers:
             words = ("no node of the Cluster serves the keys now", "CLUSTERDOWN")
             self.check(error, SlotUnservedError, RetryRule.LATER, *words)
 
+    @pytest.mark.slow
     def test_loading(self):
         """A server that is loading its data has another error than one that is down."""
         with servers.start("valkey", "--enable-debug-command", "local", guarded=False) as server:

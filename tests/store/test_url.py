@@ -201,6 +201,7 @@ def test_an_invalid_url_never_shows_its_password(template):
 
 
 @given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=20))
+@pytest.mark.slow
 def test_no_text_around_a_password_shows_it(noise):
     """Whatever text surrounds it, a URL is parsed and shows ***, or is refused without being quoted."""
     for text in (

@@ -70,6 +70,7 @@ def test_results_of_queues_on_several_nodes(url: str, namespace: str) -> None:
     app.close()
 
 
+@pytest.mark.slow
 def test_a_distant_server(namespace: str) -> None:
     """30 ms away, a wait takes some trips more than its message. Its worker is near: it makes a hundred of them."""
     with servers.start("valkey", far=False) as server, Relay(server.url, rtt_ms=30) as relay:

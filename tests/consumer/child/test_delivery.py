@@ -229,6 +229,7 @@ def test_at_most_once_is_not_retried(app: QWorker) -> None:
     assert history_of(app.queue("default")) == {"acked": 1, "received": 1, "sent": 1}
 
 
+@pytest.mark.slow
 def test_at_most_once_goes_back_if_it_waits_for_a_slot_when_its_child_stops(app: QWorker) -> None:
     """Only what has started was acked; the child ends when that has ended, and waits for nothing else."""
     gate, blocked, started = threading.Event(), list[int](), list[int]()
@@ -315,6 +316,7 @@ def test_at_most_once_starts_only_its_own_messages(app: QWorker) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.slow
 def test_no_more_is_acked_than_starts(app: QWorker, concurrency: int) -> None:
     """Whatever was received: should its process die now, at most once loses what runs and nothing else."""
     ahead: list[int] = []

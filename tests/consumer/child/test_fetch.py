@@ -56,6 +56,7 @@ def test_queues_are_served_strictly_in_their_order(app: QWorker) -> None:
     assert handled == ["high"] * 30 + ["low"] * 30
 
 
+@pytest.mark.slow
 def test_a_new_message_of_the_higher_queue_comes_before_the_rest_of_the_lower_one(
     app: QWorker,
 ) -> None:
@@ -438,6 +439,7 @@ def test_slow_messages_are_taken_one_at_a_time(app: QWorker) -> None:
         until(lambda: app.queue("default").inspect().stored == 0)
 
 
+@pytest.mark.slow
 def test_fast_messages_are_taken_in_large_batches(app: QWorker) -> None:
     """Messages of microseconds are received many at a time: hundreds, on an idle core."""
     task = app.task(name="task")(lambda: None)
@@ -449,6 +451,7 @@ def test_fast_messages_are_taken_in_large_batches(app: QWorker) -> None:
     assert script_calls(app) - before < 500
 
 
+@pytest.mark.slow
 def test_a_child_learns_how_far_its_server_is(app: QWorker) -> None:
     """The shortest trip of a receive, which tells whether few messages come one by one."""
     app.task(name="task", queue="q")(lambda: None)

@@ -42,6 +42,7 @@ def bells(child: Child) -> int:
     return len(list(child.broker._fetcher.doorbells))
 
 
+@pytest.mark.slow
 def test_queues_share_a_few_doorbells_and_all_are_heard(
     app: QWorker, only_bells: dict[str, int]
 ) -> None:
@@ -76,6 +77,7 @@ def test_plain_pushes_are_found_while_the_child_waits(app: QWorker) -> None:
     assert started == ["q7", "q250", "q7"]
 
 
+@pytest.mark.slow
 def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, int]) -> None:
     """Its waits at other doorbells continue while handlers run: what rings there is left to an idle child."""
     started: list[str] = []
@@ -97,6 +99,7 @@ def test_a_busy_child_gives_the_token_back(app: QWorker, only_bells: dict[str, i
 
 
 @pytest.mark.parametrize("ends", ["it is asked to stop", "it has taken max_messages"])
+@pytest.mark.slow
 def test_a_child_that_ends_leaves_messages_to_others(
     app: QWorker, only_bells: dict[str, int], ends: str
 ) -> None:
@@ -124,6 +127,7 @@ def test_a_child_that_ends_leaves_messages_to_others(
     assert started == ["q0", "q1"]
 
 
+@pytest.mark.slow
 def test_a_child_of_one_slow_handler_waits_at_one_doorbell(
     app: QWorker, only_bells: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +166,7 @@ def test_a_child_of_one_slow_handler_waits_at_one_doorbell(
         send("q1", 0.0)
 
 
+@pytest.mark.slow
 def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
     """After the first poll it glances, and polls a tenth of its queues beside."""
     names(app, [])
@@ -176,6 +181,7 @@ def test_an_idle_child_looks_at_two_keys_of_a_queue(app: QWorker) -> None:
         assert [len(group.command().args) for group in glances.groups] == [203, 201, 201]
 
 
+@pytest.mark.slow
 def test_a_glance_that_is_refused_is_followed_by_a_poll(
     app: QWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +197,7 @@ def test_a_glance_that_is_refused_is_followed_by_a_poll(
         until(lambda: started == ["q250"], HEARD_S)
 
 
+@pytest.mark.slow
 def test_slices_cover_all_queues(app: QWorker) -> None:
     """After ten rounds each was polled once, whatever their number."""
     names(app, [])

@@ -58,6 +58,7 @@ def kinds_of_handlers() -> list[tuple[str, Callable[[QWorker, list[int]], Any]]]
     [kind for _, kind in kinds_of_handlers()],
     ids=[name for name, _ in kinds_of_handlers()],
 )
+@pytest.mark.slow
 def test_a_message_waits_uncounted_for_the_worker_of_the_next_version(
     app: QWorker, define: Callable[[QWorker, list[int]], Any]
 ) -> None:

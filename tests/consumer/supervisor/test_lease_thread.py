@@ -102,6 +102,7 @@ def test_what_the_wait_of_a_dead_child_still_receives_comes_back(
     board.close()
 
 
+@pytest.mark.slow
 def test_leases_in_doubt_of_living_children_are_given_back(app: QWorker) -> None:
     """The thread reads them from the boards, and makes the calls."""
     board, keys, default = (

@@ -217,6 +217,7 @@ def test_a_named_copy_behaves_like_its_original() -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.slow
 def test_a_real_crash_says_its_slot(is_async: bool) -> None:
     """Python's own words about a segmentation fault name the slot, in a thread and in a coroutine."""
     program = f"""
