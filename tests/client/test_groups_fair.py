@@ -67,9 +67,8 @@ def flood(queue: Queue, kind: str) -> None:
             pytest.param(
                 kind, others, marks=pytest.mark.nightly("test_a_flood_lets_others_through")
             )
-            for kind, others in (("split", 1), ("plain", 1))
+            for kind, others in (("split", 1), ("plain", 1), ("tenants", 1000))
         ),
-        ("tenants", 1000),
     ],
 )
 def test_a_flood_lets_others_through(queue: Queue, kind: str, others: int) -> None:

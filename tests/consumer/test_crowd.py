@@ -51,7 +51,7 @@ def promised_s(rtt_s: float) -> float:
     ("queues", "rtt_ms"),
     [
         pytest.param(4, 30, marks=NIGHTLY),
-        (12, 6),
+        pytest.param(12, 6, marks=NIGHTLY),
         (40, 1),
         pytest.param(LARGEST, 0, marks=NIGHTLY),
     ],

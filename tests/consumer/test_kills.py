@@ -11,10 +11,27 @@ from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
-pytestmark = [pytest.mark.slow, pytest.mark.cold, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_what_a_killed_worker_held_is_back_within_the_visibility_timeout(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "forked",
+        pytest.param(
+            "started",
+            marks=[
+                pytest.mark.cold,
+                pytest.mark.nightly(
+                    "test_what_a_killed_worker_held_is_back_within_the_visibility_timeout"
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_a_killed_worker_held_is_back_within_the_visibility_timeout(
+    lab: Lab, start: str
+) -> None:
     """When a whole worker dies, another one starts its message within visibility timeout, tick and a second."""
     visibility_s, tick_s = 8.0, 0.2
     lab.app("""

@@ -112,7 +112,18 @@ def _rung_s(keeper: LeaseKeeper, keys: QueueKeys) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["def", "async def"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        "def",
+        pytest.param(
+            "async def",
+            marks=pytest.mark.nightly(
+                "test_a_message_whose_ring_died_with_a_child_is_started_at_once"
+            ),
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     "queues",
     [

@@ -137,18 +137,8 @@ def test_a_second_signal_cuts_the_grace_time_short(lab: Lab) -> None:
     assert lab.queue().inspect().ready == 1
 
 
-@pytest.mark.parametrize(
-    "away",
-    [
-        pytest.param(
-            signal.SIGSTOP,
-            marks=pytest.mark.nightly(
-                "test_a_stop_without_a_server_takes_no_longer_than_the_grace_time"
-            ),
-        ),
-        signal.SIGKILL,
-    ],
-)
+@pytest.mark.parametrize("away", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.nightly("test_a_stop_without_a_server_takes_no_longer_than_the_grace_time")
 def test_a_worker_ends_soon_after_its_children_also_without_a_server(
     own_lab: Lab, away: signal.Signals
 ) -> None:
@@ -235,9 +225,18 @@ def handle() -> None:
 # -- orphans -----------------------------------------------------------------------------------
 
 
-@pytest.mark.cold
+@pytest.mark.parametrize(
+    "start",
+    [
+        "forked",
+        pytest.param(
+            "started",
+            marks=[pytest.mark.cold, pytest.mark.nightly("test_a_child_ends_with_its_supervisor")],
+        ),
+    ],
+)
 @pytest.mark.bad_input("time or host: pid used again")
-def test_a_child_ends_with_its_supervisor(lab: Lab) -> None:
+def test_a_child_ends_with_its_supervisor(lab: Lab, start: str) -> None:
     """When a supervisor is killed, its children end at once, asleep, idle, or holding the GIL."""
     lab.app("""
 @app.task

@@ -424,6 +424,7 @@ def patient(n: int) -> None:
     assert lab.queue().inspect().stats["timeouts"] == 1
 
 
+@pytest.mark.nightly("test_one_slow_message_holds_nothing_up_beside_an_idle_child")
 def test_what_waits_behind_a_slow_handler_is_given_to_others(lab: Lab) -> None:
     """Messages in the batch of a handler that turned slow are back at the head while it still runs, uncounted."""
     lab.app("""

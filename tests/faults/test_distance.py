@@ -55,19 +55,9 @@ def test_one_server_is_far_for_its_users_and_near_for_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(a_trio(), id="trio"),
-        pytest.param(
-            a_parted_trio(),
-            marks=pytest.mark.nightly("test_every_node_of_a_set_is_far"),
-            id="parted",
-        ),
-        pytest.param(
-            a_cluster, marks=pytest.mark.nightly("test_every_node_of_a_set_is_far"), id="cluster"
-        ),
-    ],
+    "make", [a_trio(), a_parted_trio(), a_cluster], ids=["trio", "parted", "cluster"]
 )
+@pytest.mark.nightly("test_one_server_is_far_for_its_users_and_near_for_the_run")
 def test_every_node_of_a_set_is_far(make: object, tmp_path: Path) -> None:
     """Wherever clients are told to go."""
     with ExitStack() as stack:

@@ -234,7 +234,18 @@ def test_what_a_queue_had_stays_if_its_limit_does_not_become_one_over_queues(app
     assert not [*check(app.client, app.namespace)]
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize(
+    "shards",
+    [
+        pytest.param(
+            1,
+            marks=pytest.mark.nightly(
+                "test_a_queue_that_is_removed_while_it_gets_its_first_limit_leaves_none"
+            ),
+        ),
+        2,
+    ],
+)
 @pytest.mark.slow
 def test_a_queue_that_is_removed_while_it_gets_its_first_limit_leaves_none(
     app: QWorker, shards: int

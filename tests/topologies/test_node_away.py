@@ -792,7 +792,16 @@ def test_operators_see_what_the_other_nodes_know(
     assert run("fsck").exit_code == 1
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "is_async",
+    [
+        pytest.param(
+            False,
+            marks=pytest.mark.nightly("test_a_chain_is_searched_for_in_time_beside_a_frozen_node"),
+        ),
+        True,
+    ],
+)
 def test_a_chain_is_searched_for_in_time_beside_a_frozen_node(
     nodes: Cluster, namespace: str, request: pytest.FixtureRequest, is_async: bool
 ) -> None:

@@ -148,14 +148,19 @@ def test_everything_is_encrypted(url: str, namespace: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "certificate",
+    ("url", "certificate"),
     [
-        "other.pem",
-        "host.pem",
         pytest.param(
-            "expired.pem", marks=pytest.mark.nightly("test_a_wrong_certificate_is_refused")
-        ),
+            kind,
+            certificate,
+            marks=()
+            if (kind, certificate) in (("cluster", "other.pem"), ("sentinel", "host.pem"))
+            else pytest.mark.nightly("test_a_wrong_certificate_is_refused"),
+        )
+        for kind in ("cluster", "sentinel")
+        for certificate in WRONG
     ],
+    indirect=["url"],
 )
 def test_a_wrong_certificate_is_refused(tls: TLS, url: str, certificate: str) -> None:
     """Of an unknown CA, for another host, or expired: nothing is said to such a server, unless that is asked for."""

@@ -224,6 +224,7 @@ def look():
 
 
 @pytest.mark.cold
+@pytest.mark.nightly("consumer/test_starts.py::test_an_import_error_is_shown_whole")
 def test_an_import_error_is_shown_whole(lab: Lab) -> None:
     """As a child shows it: the traceback of the user's module, the error last, exit code 2; no child is started."""
     lab.app("raise RuntimeError('the settings are missing')\n")
@@ -262,8 +263,22 @@ def test_what_is_wrong_with_an_app_is_one_line(lab: Lab, source: str, problem: s
     assert "hunter2" not in log
 
 
-@pytest.mark.cold
-def test_what_an_app_starts_at_import_does_not_outlive_the_question(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "forked",
+        pytest.param(
+            "started",
+            marks=[
+                pytest.mark.cold,
+                pytest.mark.nightly(
+                    "test_what_an_app_starts_at_import_does_not_outlive_the_question"
+                ),
+            ],
+        ),
+    ],
+)
+def test_what_an_app_starts_at_import_does_not_outlive_the_question(lab: Lab, start: str) -> None:
     """Neither a thread that never ends, nor a process, nor one that holds the pipe of the answer open."""
     app_with_url(
         lab,

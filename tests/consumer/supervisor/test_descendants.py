@@ -54,8 +54,20 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.cold
-def test_what_a_handler_starts_hears_signals_as_usual(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "forked",
+        pytest.param(
+            "started",
+            marks=[
+                pytest.mark.cold,
+                pytest.mark.nightly("test_what_a_handler_starts_hears_signals_as_usual"),
+            ],
+        ),
+    ],
+)
+def test_what_a_handler_starts_hears_signals_as_usual(lab: Lab, start: str) -> None:
     """Programs and copies that a handler starts end by SIGTERM and SIGINT, at once and from any starter."""
     lab.app(
         STARTED
@@ -206,16 +218,19 @@ def test_a_message_that_goes_to_a_dead_child_comes_back_without_blame(
     board.close()
 
 
-@pytest.mark.cold
 @pytest.mark.parametrize(
     "kind",
     [
         "inline",
         *(
             pytest.param(
-                kind, marks=pytest.mark.nightly("test_a_copy_that_comes_out_of_its_handler_ends")
+                kind,
+                marks=[
+                    pytest.mark.cold,
+                    pytest.mark.nightly("test_a_copy_that_comes_out_of_its_handler_ends"),
+                ],
             )
-            for kind in ("threads", "async")
+            for kind in ("inline", "threads", "async")
         ),
     ],
 )
@@ -249,8 +264,20 @@ def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
     assert not worker.events("message_failed")
 
 
-@pytest.mark.cold
-def test_what_a_handler_started_ends_with_its_child(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "start",
+    [
+        "forked",
+        pytest.param(
+            "started",
+            marks=[
+                pytest.mark.cold,
+                pytest.mark.nightly("test_what_a_handler_started_ends_with_its_child"),
+            ],
+        ),
+    ],
+)
+def test_what_a_handler_started_ends_with_its_child(lab: Lab, start: str) -> None:
     """Processes of a child that is killed at a time limit end with it, but for those that have left its session."""
     lab.app(
         STARTED
