@@ -52,6 +52,7 @@ def test_importing_the_package_imports_nothing_heavy(statements: tuple[str, ...]
     assert not (modules_after(*statements) - before) & HEAVY
 
 
+@pytest.mark.slow
 def test_the_help_imports_nothing_heavy() -> None:
     """`qworker --help` names the verbs without importing them."""
     statement = "from click.testing import CliRunner; from qworker.cli.main import cli"
@@ -62,6 +63,7 @@ def test_the_help_imports_nothing_heavy() -> None:
     assert not (modules_after(statement, run) - before) & HEAVY
 
 
+@pytest.mark.slow
 def test_children_start_before_anything_heavy_is_imported() -> None:
     """A child takes the same imports again: its supervisor has its own meanwhile, not before."""
     names = "print(*{name.partition('.')[0] for name in sys.modules}, flush=True)"

@@ -43,6 +43,7 @@ def timed(client: redis.Redis, commands: int) -> float:
     return time.monotonic() - begun
 
 
+@pytest.mark.slow
 def test_a_pipeline_costs_one_round_trip(url: str) -> None:
     """A hundred commands take as long as one; over a second connection at the same time as well."""
     with Relay(url, rtt_ms=RTT_MS) as relay:
@@ -63,6 +64,7 @@ def test_a_pipeline_costs_one_round_trip(url: str) -> None:
         client.close()
 
 
+@pytest.mark.slow
 def test_large_values_pass_at_the_bandwidth(url: str) -> None:
     """A megabyte comes back whole, and takes the time that the line needs for it."""
     with Relay(url, rtt_ms=1, bytes_per_s=10_000_000) as relay:

@@ -58,6 +58,7 @@ def outcomes(
     return run
 
 
+@pytest.mark.nightly("test_nothing_is_skipped_in_ci")
 def test_without_an_optional_package_tests_are_skipped_by_its_name(
     outcomes: Callable[[str], tuple[dict[str, int], str]],
 ) -> None:

@@ -50,6 +50,7 @@ def test_chunks_do_not_depend_on_the_batches(batch: int) -> None:
     assert cut(BODIES, batch=batch)[0] == cut(BODIES)[0]
 
 
+@pytest.mark.slow
 def test_chunks_are_bounded_in_bytes() -> None:
     """A chunk has at most 1 MiB, but for a single larger body, which goes alone; whatever the batches."""
     rng = random.Random(7)

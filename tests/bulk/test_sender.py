@@ -179,6 +179,7 @@ def test_input_cut_otherwise_is_refused(bulk: Bulk) -> None:
     assert len(bulk.bodies()) == 10
 
 
+@pytest.mark.slow
 def test_named_rows_are_stored_once_in_any_order(bulk: Bulk) -> None:
     """With ids neither order nor write id matters: a row is stored once."""
     ids = [f"id{number}" for number in range(2500)]
@@ -193,6 +194,7 @@ def test_named_rows_are_stored_once_in_any_order(bulk: Bulk) -> None:
     assert totals["already_there"] >= 1000
 
 
+@pytest.mark.slow
 def test_rows_go_to_their_queues_and_priorities(bulk: Bulk) -> None:
     """Queue and priority of each row are kept, with their own ledger; a repetition adds nothing."""
     other = f"{bulk.queue}-b"
@@ -244,6 +246,7 @@ def test_full_queue_fails_at_once(bulk: Bulk) -> None:
     assert bulk.bodies() == ROWS
 
 
+@pytest.mark.slow
 def test_full_queue_is_waited_for(bulk: Bulk) -> None:
     """A write that waits never lets the queue grow beyond the limit, and loses no row."""
     taken: list[bytes] = []
@@ -511,6 +514,7 @@ def test_a_late_attempt_stores_nothing_of_what_was_moved(divided: Divided) -> No
     assert divided.totals(sent) == WHOLE_WRITE
 
 
+@pytest.mark.slow
 def test_attempts_that_meet_a_draining_shard_together_store_every_row_once(
     divided: Divided,
 ) -> None:
@@ -526,6 +530,7 @@ def test_attempts_that_meet_a_draining_shard_together_store_every_row_once(
     assert divided.totals(BulkSent(0, {divided.queue: 5300})) == WHOLE_WRITE
 
 
+@pytest.mark.slow
 def test_an_attempt_in_a_shard_that_opens_again_goes_on_in_the_first_one(divided: Divided) -> None:
     """Its rows are there by then."""
     old = divided.begin()

@@ -217,6 +217,7 @@ def test_redrive_puts_back_only_matching_dead_letters(run, shop):
     assert [message.receives for message in shop.queue("emails").peek()] == [0]
 
 
+@pytest.mark.slow
 def test_redrive_of_many_goes_page_by_page(run, shop):
     """All 250, over three pages, the limit kept."""
     shop.bury(*(str(number) for number in range(250)))

@@ -115,6 +115,7 @@ def test_every_destructive_verb_has_dry_run_and_yes(path):
     assert {"dry_run", "yes"} <= {parameter.name for parameter in command.params}
 
 
+@pytest.mark.slow
 def test_help_imports_no_verb():
     """`qworker --help` answers at once, regardless of the number of verbs."""
     code = (

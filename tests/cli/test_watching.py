@@ -521,6 +521,7 @@ def test_doctor_checks_every_shard_for_unknown_tasks(run, shop):
     assert findings_of(run("doctor", "--json"))["unknown.emails"]["status"] == "problem"
 
 
+@pytest.mark.slow
 def test_doctor_checks_journals_and_their_readers(run, shop):
     """Content while all is read; a reader that is behind, that missed entries, and a shed journal are reported."""
     shop.add_worker()

@@ -204,6 +204,7 @@ def test_a_run_is_shown_with_its_steps(run, shop, orders):
     assert "(not given in time)" in run("workflow", "show", "a-2").out
 
 
+@pytest.mark.slow
 def test_a_dead_run_is_redriven_after_its_last_step(run, orders):
     """Others are refused."""
     handle = orders.start("a-1")

@@ -47,6 +47,7 @@ def seconds(value: str) -> int:
     return int(value.removesuffix("s"))
 
 
+@pytest.mark.slow
 def test_dockerfile_has_no_findings() -> None:
     """hadolint is content."""
     done = run("hadolint", DOCKER / "Dockerfile")
@@ -126,6 +127,7 @@ def answering(status: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False), (None, False)])
+@pytest.mark.slow
 def test_healthcheck_follows_healthz(status: int | None, healthy: bool) -> None:
     """It succeeds on 200 and fails on 503 and on a closed port."""
     _, _, command = last("HEALTHCHECK").partition("CMD ")

@@ -263,6 +263,7 @@ def test_kustomization_lists_every_manifest_but_the_secret() -> None:
     assert listed <= set(FILES)
 
 
+@pytest.mark.slow
 def test_kustomization_builds() -> None:
     """The components apply: with KEDA the Deployment no longer fixes the number of consumers."""
     done = run("kubectl", "kustomize", KUBERNETES)

@@ -25,6 +25,7 @@ def examples() -> tuple[str, list[list[str]]]:
     return module, [line.replace("'", "").split() for line in commands]
 
 
+@pytest.mark.slow
 def test_the_worked_examples_do_what_they_promise(
     store_url: str, namespace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

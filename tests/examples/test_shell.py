@@ -48,6 +48,7 @@ def client(environment) -> Callable[..., tuple[int, str]]:
     return run
 
 
+@pytest.mark.slow
 def test_what_a_shell_sends_is_handled(app, client):
     """A call of a task, stored once, delayed if it says so."""
     message_id = client("send", "emails", CALL).strip()
@@ -59,6 +60,7 @@ def test_what_a_shell_sends_is_handled(app, client):
     assert app.seen == ["ada@example.org"] * 2
 
 
+@pytest.mark.slow
 def test_what_we_send_a_shell_receives_and_acks(app, client):
     """Bodies come as they are, newlines included; an ack counts once."""
     queue = app.queue("emails")
@@ -73,6 +75,7 @@ def test_what_we_send_a_shell_receives_and_acks(app, client):
     assert (stats["received"], stats["acked"], stats["stored"]) == (3, 3, 0)
 
 
+@pytest.mark.slow
 def test_a_nack_brings_a_message_back(app, client):
     """At once or later, counted, and dead at its max receives with the error's text."""
     queue = app.queue("emails")
@@ -83,6 +86,7 @@ def test_a_nack_brings_a_message_back(app, client):
     assert queue.dead()[0].error == "no answer"
 
 
+@pytest.mark.slow
 def test_a_message_has_its_own_visibility(app, client):
     """It is split off into its own lease, with that deadline; the receipt is of that one."""
     queue = app.queue("emails")
@@ -93,6 +97,7 @@ def test_a_message_has_its_own_visibility(app, client):
     client("ack", "emails", receipt)
 
 
+@pytest.mark.slow
 def test_an_ack_frees_the_unique_key(app, client):
     """Of a message that holds one, whatever is in it."""
     queue = app.queue("emails")
@@ -158,6 +163,7 @@ def test_a_shell_works_through_a_queue(app, environment, tmp_path):
     assert dead_letter.error == "sh ended with exit code 7"
 
 
+@pytest.mark.slow
 def test_nothing_is_stored_or_received_twice_where_replies_are_lost(app, client, qworker_store):
     """The call is made again: the send has a lane for it, and the receive asks what its lease holds."""
     queue = app.queue("emails")

@@ -277,6 +277,7 @@ def test_a_refusal_names_the_command(shop: GuardedServer, open_queue: Open) -> N
     assert shop.refused()
 
 
+@pytest.mark.slow
 def test_callers_may_be_given_the_right_to_load(tmp_path: Path) -> None:
     """With `--loading callers`, scripts that the server has forgotten are loaded by their callers."""
     with guarded("valkey", NAMESPACE, tmp_path, loading="callers") as server:
@@ -344,6 +345,7 @@ OPERATING = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_groups_by_role(tmp_path: Path) -> None:
     """Producers send to groups, whose messages they may not read: within limits, and when numbers have gone round.
 

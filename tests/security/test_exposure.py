@@ -68,6 +68,7 @@ def test_a_password_that_opens_everything_is_open_too() -> None:
     assert [finding.name for finding in report.findings] == ["default-user"]
 
 
+@pytest.mark.slow
 def test_roles_are_not_found_fault_with(tmp_path: Path) -> None:
     """The same port with users of `qworker acl`: nothing to tell, and nothing in the server's log of refusals."""
     port = free_port()

@@ -120,6 +120,7 @@ def test_the_urls_are_of_all_kinds() -> None:
     assert all("arker7" in case.url for case in CASES)
 
 
+@pytest.mark.slow
 def test_no_text_of_a_url_shows_its_password() -> None:
     """Errors with their tracebacks, and the value itself, however it is printed."""
     for case in CASES:

@@ -282,6 +282,7 @@ def test_a_browser_runs_and_shows_nothing_but_our_own_files(browser: Browser, sh
         assert headers["cache-control"] == ("no-cache" if kept else "no-store")
 
 
+@pytest.mark.slow
 def test_only_cards_can_be_framed_and_only_by_who_is_named(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:

@@ -205,6 +205,7 @@ def test_the_fields_above_are_those_that_pages_and_actions_read() -> None:
 
 @pytest.mark.bad_input("dashboard: paths that lead out of where it is mounted")
 @pytest.mark.parametrize("base", ["", "/ops/queues"])
+@pytest.mark.slow
 def test_no_path_leads_out_of_where_it_is_mounted(
     made: Callable[..., Dashboard], shop: Shop, base: str
 ) -> None:

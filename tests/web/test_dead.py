@@ -201,6 +201,7 @@ def test_a_change_is_asked_for_with_its_number_and_done_at_a_rate(
     assert (again.status_code, "was started already" in again.text) == (400, True)
 
 
+@pytest.mark.slow
 def test_a_change_at_a_rate_can_be_stopped(made: Callable[..., Dashboard], shop: Shop) -> None:
     """By its button; what was not reached is unchanged. The end of the process stops it too."""
     shop.bury(*["ValueError: x"] * 40)

@@ -126,6 +126,7 @@ def test_a_stream_sends_the_changing_part_when_it_changes(
     asyncio.run(watch())
 
 
+@pytest.mark.slow
 def test_many_viewers_cost_what_one_does(
     made: Callable[..., Dashboard], shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,6 +263,7 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
     assert "slow" in look("slow")
 
 
+@pytest.mark.slow
 def test_a_distant_server_makes_no_page_rest_longer(store_url: str) -> None:
     """30 ms away, each trip of a page once cost it 4.5 s of rest: what the network takes costs the server nothing."""
     with (

@@ -53,6 +53,7 @@ def spread(shop: Shop) -> dict[str, str]:
     return ids
 
 
+@pytest.mark.slow
 def test_messages_are_found_by_state_id_task_and_body(
     browser: Browser, spread: dict[str, str]
 ) -> None:
@@ -71,6 +72,7 @@ def test_messages_are_found_by_state_id_task_and_body(
     assert browser.get("/queues/nothing/messages").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_search_looks_at_a_bounded_number_and_goes_further_if_asked(
     browser: Browser, shop: Shop
 ) -> None:

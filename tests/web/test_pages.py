@@ -54,6 +54,7 @@ def test_a_namespace_without_queues_says_how_one_is_made(browser: Browser) -> No
     assert "No changes have been made" in text_of(browser, "/audit")
 
 
+@pytest.mark.slow
 def test_queues_are_found_sorted_and_paged_by_the_url(browser: Browser, shop: Shop) -> None:
     """A query that makes no sense shows the first page in the usual order."""
     for at in range(110):
@@ -144,6 +145,7 @@ def test_the_audit_trail_is_read_in_pages(browser: Browser, shop: Shop) -> None:
 @pytest.mark.bad_input(
     "dashboard: names, workers, attributes and audit entries with markup and control characters"
 )
+@pytest.mark.slow
 def test_no_page_has_markup_or_control_characters_of_a_stranger(
     browser: Browser, shop: Shop
 ) -> None:
@@ -263,6 +265,7 @@ def test_what_does_not_exist_has_a_page_that_says_so(browser: Browser, shop: Sho
     assert browser.get("/queues/emails").status_code == 404
 
 
+@pytest.mark.slow
 def test_pages_need_no_script_and_have_none_inline(browser: Browser, shop: Shop) -> None:
     """Links and forms do everything; a paused page loads no script at all."""
     shop.send()

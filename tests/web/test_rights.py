@@ -131,6 +131,7 @@ def test_a_stream_ends_when_its_user_may_see_less(
 
 
 @pytest.mark.bad_input("dashboard: ids and names of what belongs to another queue")
+@pytest.mark.slow
 def test_what_belongs_to_another_queue_is_not_changed_through_this_one(
     browser: Browser, shop: Shop, paths: list[str]
 ) -> None:
@@ -190,6 +191,7 @@ def at_once(*requests: Callable[[], httpx.Response]) -> list[int]:
     return sorted(statuses)
 
 
+@pytest.mark.slow
 def test_two_operators_at_once_do_everything_once(
     made: Callable[..., Dashboard], shop: Shop, paths: list[str]
 ) -> None:

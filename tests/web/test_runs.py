@@ -97,6 +97,7 @@ def test_runs_are_listed_by_state_with_what_they_wait_for(browser: Browser, orde
         assert sorted(listed) == found, query
 
 
+@pytest.mark.slow
 def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
     made: Callable[..., Dashboard], orders: Orders, shop: Shop
 ) -> None:

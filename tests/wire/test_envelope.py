@@ -31,6 +31,7 @@ def written(
 
 
 @given(ids, st.integers(0, 10**16 - 1), st.tuples(*[counters] * 4), flags, st.binary(max_size=200))
+@pytest.mark.slow
 def test_reads_what_was_written(
     message_id: str,
     sent_ms: int,
@@ -127,6 +128,7 @@ def test_body_begins_after_the_first_newline() -> None:
 
 
 @given(ids, st.integers(0, 10**16 - 1), st.sampled_from([(0,) * 4, (1, 0, 0, 0)]), flags)
+@pytest.mark.slow
 def test_first_matches_exactly_the_headers_of_first_deliveries(
     message_id: str, sent_ms: int, counts: tuple[int, int, int, int], flags: dict[str, str]
 ) -> None:

@@ -92,6 +92,7 @@ def test_threads_never_draw_the_same() -> None:
 
 @pytest.mark.bad_input("time or host: cloned container, forked process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.slow
 def test_fork_draws_new_identities() -> None:
     """A child that inherited a source shares neither prefix nor ids with its parent or its sisters."""
     source = IdSource()
@@ -169,6 +170,7 @@ def test_other_text_is_not_an_entry_id(text: object) -> None:
         EntryId.parse(text)
 
 
+@pytest.mark.slow
 def test_entry_ids_sort_by_time_over_all_shards() -> None:
     """Numbers sort as numbers; dead letters of the same id sort by shard."""
     ids = [EntryId(9, 10), EntryId(10, 2, 1), EntryId(10, 2, 2), EntryId(10, 10), EntryId(11, 0)]

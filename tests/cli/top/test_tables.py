@@ -59,6 +59,7 @@ def test_each_table_has_a_key_and_shows_its_rows(shop: Shop) -> None:
     at_screen(shop, play)
 
 
+@pytest.mark.slow
 def test_limits_under_which_messages_wait_have_a_table(shop: Shop) -> None:
     """As in plain text: those with the most waiting messages first, with what holds these up; a page has the rest."""
     crm = shop.queue("crm")
@@ -83,6 +84,7 @@ def test_limits_under_which_messages_wait_have_a_table(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(("width", "words"), [(80, "Dead 862 Tasks"), (200, "4 Dead letters 862")])
+@pytest.mark.slow
 def test_the_names_of_all_tables_fit(width: int, words: str) -> None:
     """A narrow screen has them without keys, and in short."""
 
@@ -186,6 +188,7 @@ def test_the_cursor_walks_through_a_thousand_queues() -> None:
     play_scene(scene, (80, 24), play)
 
 
+@pytest.mark.slow
 def test_every_column_sorts_and_equal_rows_never_swap() -> None:
     """Numbers from the highest, names from A; `i` inverts; before the first column comes urgency."""
 
@@ -217,6 +220,7 @@ def test_every_column_sorts_and_equal_rows_never_swap() -> None:
     play_scene(Scene(), (80, 24), play)
 
 
+@pytest.mark.slow
 def test_the_cursor_stays_on_its_row_while_others_move() -> None:
     """A verb is for what was under the cursor, whatever is sorted above it."""
 
@@ -253,6 +257,7 @@ def test_a_filter_follows_while_it_is_typed() -> None:
     play_scene(Scene(), (80, 24), play)
 
 
+@pytest.mark.slow
 def test_p_pauses_the_screen_and_goes_on(shop: Shop) -> None:
     """While it is paused nothing moves, and no queue is read for it."""
     shop.send("emails")
@@ -272,6 +277,7 @@ def test_p_pauses_the_screen_and_goes_on(shop: Shop) -> None:
     at_screen(shop, play)
 
 
+@pytest.mark.slow
 def test_only_queues_in_sight_are_read_at_every_interval(shop: Shop) -> None:
     """The others as often as for the dashboard: more of them cost the server no more."""
     for at in range(60):
@@ -343,6 +349,7 @@ def test_every_table_fits_every_terminal(size: tuple[int, int]) -> None:
     play_scene(Scene(), size, play)
 
 
+@pytest.mark.slow
 def test_a_tall_screen_shows_the_row_under_the_cursor_in_full() -> None:
     """Below the table, as wide as the screen is."""
 
@@ -356,6 +363,7 @@ def test_a_tall_screen_shows_the_row_under_the_cursor_in_full() -> None:
 
 
 @pytest.mark.bad_input("data found: control characters of names and errors are escaped")
+@pytest.mark.slow
 def test_names_and_errors_of_strangers_are_escaped(shop: Shop) -> None:
     """In tables and on pages nothing of theirs is a control character or markup."""
     shop.bury("evil \x1b[2J [bold]x[/bold] \u202e", name="emails")
@@ -393,6 +401,7 @@ def test_a_terminal_gets_characters_that_it_has(term: str, encoding: str, glyphs
     assert glyphs_for({"TERM": term}, encoding) is glyphs
 
 
+@pytest.mark.slow
 def test_a_plain_terminal_gets_ascii_alone() -> None:
     """Sparklines, arrows and borders included."""
 
@@ -406,6 +415,7 @@ def test_a_plain_terminal_gets_ascii_alone() -> None:
     play_scene(Scene(ASCII), (80, 24), play)
 
 
+@pytest.mark.slow
 def test_without_colours_the_cursor_and_the_states_are_still_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
