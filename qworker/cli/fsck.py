@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from qworker.cli.framework.commands import VerbCommand, json_option, yes_option
-from qworker.cli.framework.errors import FOUND
+from qworker.cli.framework.errors import FOUND, UNTOLD
 from qworker.cli.framework.output import Block, Hanging, Line, Note, Output, Table
 from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import Cell, Column
@@ -42,14 +42,15 @@ def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) 
     """Check that every message is stored once, with correct counters and keys, in all queues or those named.
 
     Workers, senders and reapers can keep running. A repair deletes no message: one that cannot be read becomes a
-    dead letter, and a key of the wrong type is renamed. Exit code 3 if anything was found, repaired or not.
+    dead letter, and a key of the wrong type is renamed. Exit code 3 if anything was found, repaired or not; else 5 if a
+    part could not be checked, as a queue that no node of a Cluster serves. The other queues are checked.
     """
     if repair and not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(
             "cannot prompt: not a terminal; pass --yes to repair, or omit --repair to check only"
         )
     for name in queues:
-        session.queues.get(name)
+        _check_exists(session, name)
     check = _Check(session, queues)
     damages = check.run(repair=repair and yes)
     if repair and not yes and damages:
@@ -61,14 +62,25 @@ def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) 
         damages = check.run(repair=True)
     yield Output(
         {
-            "clean": not damages,
+            "clean": not damages and not check.unchecked,
             "findings": [damage.document() for damage in damages],
             "unchecked": check.unchecked,
         },
-        [*_listing(damages), *map(Note, check.unchecked), *_summary(damages, check.messages)],
+        [*_listing(damages), *map(Note, check.unchecked), *_summary(damages, check)],
     )
-    if damages:
-        raise click.exceptions.Exit(FOUND)
+    if damages or check.unchecked:
+        raise click.exceptions.Exit(FOUND if damages else UNTOLD)
+
+
+def _check_exists(session: Session, name: str) -> None:
+    """Raise an error if there is no such queue. The check itself names one that no node serves now."""
+    from qworker.errors import RetryRule, ServerError
+
+    try:
+        session.queues.get(name)
+    except ServerError as error:
+        if not session.server.clustered or error.retry is RetryRule.NEVER:
+            raise
 
 
 class _Check:
@@ -147,15 +159,17 @@ def _listing(damages: Sequence[Damage]) -> Iterator[str | Block]:
         yield Hanging("-> ", text)
 
 
-def _summary(damages: Sequence[Damage], messages: int) -> Iterator[Block]:
+def _summary(damages: Sequence[Damage], check: _Check) -> Iterator[Block]:
     from qworker.formats import count
 
-    checked = f"{count(messages, 'message')} checked"
+    checked = f"{count(check.messages, 'message')} checked"
     if gone := sum(damage.gone for damage in damages):
         written_off = all(damage.repaired for damage in damages if damage.gone)
         what = "gone and written off" if written_off else "gone, and not written off yet"
         yield Line(f"{count(gone, 'stored message')} {what}", "bad")
-    if not damages:
+    if not damages and check.unchecked:
+        yield Line(f"nothing found, {checked}, but not everything could be checked", "warn")
+    elif not damages:
         yield Line(f"clean: {checked}", "good")
     elif all(damage.repaired for damage in damages):
         yield Line(f"{count(len(damages), 'finding')} repaired, {checked}")

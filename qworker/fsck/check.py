@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from qworker.client.queue_ref import QueueRef
+from qworker.errors import ServerError
 from qworker.fsck.calls import check_calls, check_joins
 from qworker.fsck.counters import check_counters, check_lanes, check_uniques, is_queue
 from qworker.fsck.damage import Damage, DamageKind
@@ -23,6 +24,7 @@ from qworker.fsck.messages import Ids, check_duplicates, check_items
 from qworker.fsck.reading import pages_of_keys
 from qworker.fsck.runs import check_outboxes, check_runs
 from qworker.fsck.shares import check_shares
+from qworker.fsck.unread import Unread
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -44,14 +46,29 @@ class KeySurvey:
         self.outboxes: dict[str, list[bytes]] = {}
         #: Queue → its groups of calls.
         self.joins: dict[str, list[bytes]] = {}
+        #: Whether the keys of some node of a Cluster are missing.
+        self.partial = False
 
     @property
     def queues(self) -> set[str]:
         """Names of queues that have keys."""
         return set(self.leases)
 
+    def add(self, name: str, part: bytes) -> None:
+        """Note a key of a queue."""
+        if part.startswith((b"result:", b"run:", b"feed:")):
+            return  # They outlive their messages, and expire by themselves.
+        if part.startswith(b"out:"):
+            self.outboxes.setdefault(name, []).append(part.removeprefix(b"out:"))
+            return
+        if part.startswith(b"join:"):
+            self.joins.setdefault(name, []).append(part.removeprefix(b"join:"))
+        leases = self.leases.setdefault(name, [])
+        if part.startswith(b"lease:"):
+            leases.append(part.removeprefix(b"lease:"))
 
-def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> KeySurvey:
+
+def survey(client: Client, namespace: str, unread: Unread, queues: Sequence[str] = ()) -> KeySurvey:
     """Walk through the keys of the namespace, or of some queues and their shards.
 
     O(keys of the server), 1,000 per call.
@@ -60,27 +77,26 @@ def survey(client: Client, namespace: str, queues: Sequence[str] = ()) -> KeySur
     prefix = f"{namespace}:".encode()
     one = queues[0] if len(queues) == 1 else None
     escaped = _GLOB.sub(r"\\\1", namespace)
-    for page in pages_of_keys(client, f"{escaped}:{{{one or ''}*}}:*"):
-        for key in page:
-            name, closed, part = key.removeprefix(prefix + b"{").partition(b"}:")
-            text = name.decode("utf-8", "replace")
-            if not closed or not is_queue(text):
-                continue
-            if part.startswith((b"result:", b"run:", b"feed:")):
-                continue  # They outlive their messages, and expire by themselves.
-            if queues and not {text, split_shard_name(text)[0]} & set(queues):
-                continue
-            if part.startswith(b"out:"):
-                surveyed.outboxes.setdefault(text, []).append(part.removeprefix(b"out:"))
-                continue
-            if part.startswith(b"join:"):
-                surveyed.joins.setdefault(text, []).append(part.removeprefix(b"join:"))
-            leases = surveyed.leases.setdefault(text, [])
-            if part.startswith(b"lease:"):
-                leases.append(part.removeprefix(b"lease:"))
+    pattern = f"{escaped}:{{{one or ''}*}}:*"
+    for node in client.factory.masters():
+        try:
+            for page in pages_of_keys(client, pattern, node):
+                for key in page:
+                    name, closed, part = key.removeprefix(prefix + b"{").partition(b"}:")
+                    text = name.decode("utf-8", "replace")
+                    if closed and is_queue(text) and _wanted(text, queues):
+                        surveyed.add(text, part)
+        except ServerError as error:
+            if not unread.note(f"the list of keys of {node}", error):
+                raise
+            surveyed.partial = True
     for leases in surveyed.leases.values():
         leases[:] = dict.fromkeys(leases)  # SCAN may return a key twice.
     return surveyed
+
+
+def _wanted(name: str, queues: Sequence[str]) -> bool:
+    return not queues or bool({name, split_shard_name(name)[0]} & {*queues})
 
 
 def check(
@@ -93,27 +109,73 @@ def check(
 ) -> Iterator[Damage | str]:
     """Check some queues, or all queues and the index; yields damage, and texts about what could not be checked.
 
-    With `repair`, damage is repaired when it is yielded. `on_progress` gets the number of messages just checked.
-    Raises `ServerError`.
+    With `repair`, damage is repaired when it is yielded. `on_progress` gets the number of messages just checked. In a
+    Cluster queues are left out that no node serves now, see `Unread`. Raises `ServerError`.
     """
-    surveyed = survey(client, namespace, queues)
-    if not queues:
-        yield from check_index(client, namespace, surveyed.queues, repair=repair)
-    yield from check_shards(client, namespace, surveyed.queues, repair=repair)
-    yield from check_limits(client, namespace, surveyed.queues, repair=repair)
-    yield from check_shares(client, namespace, surveyed.queues, repair=repair)
-    for name in sorted(surveyed.queues | set(queues)):
+    unread = Unread(client, namespace)
+    surveyed = survey(client, namespace, unread, queues)
+    unread.ask_with_shards(surveyed.queues | {*queues})
+    yield from _check_namespace(
+        client, namespace, surveyed, unread, whole=not queues, repair=repair
+    )
+    for name in sorted(unread.readable(surveyed.queues | {*queues})):
         keys, leases = QueueKeys(namespace, name), surveyed.leases.get(name, [])
-        yield from check_queue(client, keys, leases, repair=repair, on_progress=on_progress)
-        yield from check_joins(client, keys, surveyed.joins.get(name, ()), repair=repair)
-    for name, destinations in sorted(surveyed.outboxes.items()):
-        keys = QueueKeys(namespace, name)
-        yield from check_outboxes(client, keys, sorted({*destinations}), repair=repair)
+        own = check_queue(client, keys, leases, repair=repair, on_progress=on_progress)
+        yield from unread.unless(name, f"{name}: the rest was", own)
+        joins = check_joins(client, keys, surveyed.joins.get(name, ()), repair=repair)
+        yield from unread.unless(name, f"{name}: groups of calls were", joins)
+    for name in sorted(unread.readable(surveyed.outboxes)):
+        keys, destinations = QueueKeys(namespace, name), sorted({*surveyed.outboxes[name]})
+        outboxes = check_outboxes(client, keys, destinations, repair=repair)
+        yield from unread.unless(name, f"{name}: outboxes were", outboxes)
     if not queues:
-        places = [QueueKeys(namespace, name) for name in sorted(surveyed.joins)]
-        yield from check_calls(
-            client, places, lambda: _everywhere(client, namespace), repair=repair
-        )
+        yield from _check_calls(client, namespace, surveyed, unread, repair=repair)
+    yield from unread.texts()
+
+
+def _check_namespace(
+    client: Client,
+    namespace: str,
+    surveyed: KeySurvey,
+    unread: Unread,
+    *,
+    whole: bool,
+    repair: bool,
+) -> Iterator[Damage | str]:
+    """Check what queues have in common: the index if the `whole` namespace is checked, shards and limits."""
+    if whole:
+        index = check_index(client, namespace, surveyed.queues, unread, repair=repair)
+        yield from unread.unless("the index of queues", "the index of queues was", index)
+    shards = surveyed.queues
+    if surveyed.partial:
+        # Without its first shard, a queue would seem to be gone.
+        shards = {name for name in shards if split_shard_name(name)[0] in shards}
+    yield from check_shards(client, namespace, shards, unread, repair=repair)
+    limits = check_limits(client, namespace, surveyed.queues, unread, repair=repair)
+    yield from unread.unless("the limits of queues", "limits were", limits)
+    shares = check_shares(client, namespace, surveyed.queues, unread, repair=repair)
+    yield from unread.unless("the limits over several queues", "shares of limits were", shares)
+
+
+def _check_calls(
+    client: Client, namespace: str, surveyed: KeySurvey, unread: Unread, *, repair: bool
+) -> Iterator[Damage | str]:
+    """Search for the calls that groups wait for. They may be in any queue, so all must be read."""
+    places = [QueueKeys(namespace, name) for name in sorted(surveyed.joins)]
+    if not places:
+        return
+    what = "the calls that groups wait for were"
+    if unread:
+        yield f"{what} not searched for: they may be in what cannot be read"
+        return
+
+    def everywhere() -> tuple[list[QueueKeys], Mapping[str, Sequence[bytes]]]:
+        now = survey(client, namespace, unread)
+        unread.ask(now.queues)
+        return [QueueKeys(namespace, name) for name in sorted(now.queues)], now.outboxes
+
+    found = check_calls(client, places, everywhere, lambda: bool(unread), repair=repair)
+    yield from unread.unless("the calls of groups", what, found)
 
 
 def check_queue(
@@ -143,14 +205,6 @@ def check_queue(
         client, QueueRef(_namespace_of(keys), keys.queue, client.ids), repair=repair
     )
     yield from check_counters(client, keys, repair=repair)
-
-
-def _everywhere(
-    client: Client, namespace: str
-) -> tuple[list[QueueKeys], Mapping[str, Sequence[bytes]]]:
-    """Name the queues that there are now, and their outboxes."""
-    surveyed = survey(client, namespace)
-    return [QueueKeys(namespace, name) for name in sorted(surveyed.queues)], surveyed.outboxes
 
 
 def _namespace_of(keys: QueueKeys) -> str:

@@ -22,6 +22,7 @@ from qworker.wire.shards import UNMARKED, WHOLE, ReshardMark, Shards
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
+    from qworker.fsck.unread import Unread
 
 __all__ = ["check_index", "check_shards"]
 
@@ -36,9 +37,9 @@ _AHEAD_MS: Final = 3_600_000
 
 
 def check_index(
-    client: Client, namespace: str, queues: set[str], *, repair: bool
+    client: Client, namespace: str, queues: set[str], unread: Unread, *, repair: bool
 ) -> Iterator[Damage]:
-    """Compare the index with the queues that have keys."""
+    """Compare the index with the queues that have keys; asks for those that have none."""
     index = queues_key(namespace)
     kind = ask(client, "TYPE", index).decode()
     if kind not in ("hash", "none"):
@@ -62,8 +63,10 @@ def check_index(
             break
     if others:
         yield from _bad_names(client, index, repair=repair)
-    yield from _without_keys(client, namespace, sorted(listed - queues), repair=repair)
-    missing = sorted(queues - listed)
+    unread.ask_with_shards(listed - queues)
+    without = sorted(unread.readable(listed - queues))
+    yield from _without_keys(client, namespace, without, repair=repair)
+    missing = sorted(unread.readable(queues - listed))
     if missing:
         time.sleep(_ANNOUNCED_S)
     for name in missing:
@@ -113,9 +116,12 @@ def _without_keys(
 
 
 def check_shards(
-    client: Client, namespace: str, names: Iterable[str], *, repair: bool
+    client: Client, namespace: str, names: Iterable[str], unread: Unread, *, repair: bool
 ) -> Iterator[Damage]:
-    """Compare the queues' lists of shards with the shards; `names` are the queues and shards that have keys."""
+    """Compare the queues' lists of shards with the shards; `names` are the queues and shards that have keys.
+
+    A queue of which a part cannot be read is left out: that part may know of a later division.
+    """
     shards: dict[str, list[int]] = {}
     for shard in names:
         name, number = split_shard_name(shard)
@@ -123,10 +129,12 @@ def check_shards(
         if number:
             numbers.append(number)
     for name, numbers in sorted(shards.items()):
+        if unread.has_part_of(name):
+            continue
         try:
             yield from _Shards(client, namespace, name, sorted(numbers), repair=repair).check()
         except (BrokenQueueError, ServerError) as error:
-            if not concerns_the_call(error):
+            if not concerns_the_call(error) and not unread.note(name, error):
                 raise
             # A key of another type, which `check_keys` reports.
 

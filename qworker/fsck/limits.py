@@ -24,6 +24,7 @@ from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
+    from qworker.fsck.unread import Unread
     from qworker.wire.shards import Shards
 
 __all__ = ["check_limits"]
@@ -36,9 +37,13 @@ Differences = dict[tuple[str, str], tuple[str, str]]
 
 
 def check_limits(
-    client: Client, namespace: str, shards: Collection[str], *, repair: bool
+    client: Client, namespace: str, names: Collection[str], unread: Unread, *, repair: bool
 ) -> Iterator[Damage | str]:
-    """Check that limits have a queue, and compare those of shards; yields a text if that could not be done."""
+    """Check that limits have a queue, and compare those of shards; yields a text if that could not be done.
+
+    Queues of which a part cannot be read are left out.
+    """
+    shards = {name for name in names if not unread.has_part_of(split_shard_name(name)[0])}
     yield from _without_queue(client, namespace, shards, repair=repair)
     try:
         found = _differences(client, namespace, shards)

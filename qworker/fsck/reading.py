@@ -18,6 +18,7 @@ from qworker.wire.leases import held_items
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
     from qworker.engine.command import Word
+    from qworker.store.nodes import Address
 
 __all__ = ["Spots", "ask", "hash_pages", "pages_of_keys"]
 
@@ -30,17 +31,16 @@ def ask(client: Client, *words: Word) -> Any:
     return client.execute(raw(*words))
 
 
-def pages_of_keys(client: Client, pattern: str) -> Iterator[list[bytes]]:
-    """Yield the names of all keys that match, from each server that has keys; 1,000 keys are visited per call."""
-    for node in client.factory.masters():
-        cursor = b"0"
-        while True:
-            words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
-            page: tuple[bytes, list[bytes]] = client.execute(raw(*words, decode=tuple, node=node))
-            cursor, names = page
-            yield names
-            if cursor == b"0":
-                break
+def pages_of_keys(client: Client, pattern: str, node: Address) -> Iterator[list[bytes]]:
+    """Yield the names of all keys of a server that match; 1,000 keys are visited per call."""
+    cursor = b"0"
+    while True:
+        words = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SCANNED)
+        page: tuple[bytes, list[bytes]] = client.execute(raw(*words, decode=tuple, node=node))
+        cursor, names = page
+        yield names
+        if cursor == b"0":
+            return
 
 
 def hash_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:

@@ -23,6 +23,7 @@ from qworker.wire.names import split_shard_name
 
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
+    from qworker.fsck.unread import Unread
 
 __all__ = ["check_shares"]
 
@@ -34,9 +35,13 @@ Problems = dict[tuple[str, str], str]
 
 
 def check_shares(
-    client: Client, namespace: str, shards: Collection[str], *, repair: bool
+    client: Client, namespace: str, names: Collection[str], unread: Unread, *, repair: bool
 ) -> Iterator[Damage | str]:
-    """Compare the shares of shards with what they were allotted; yields a text if that could not be done."""
+    """Compare the shares of shards with what they were allotted; yields a text if that could not be done.
+
+    A limit over a queue that cannot be read is not divided again.
+    """
+    shards = unread.readable(names)
     try:
         known = client.run(declared(namespace))
         found = _problems(client, namespace, shards, known)
@@ -51,9 +56,11 @@ def check_shares(
         yield f"limits over several queues were not compared with their shares: {error}"
         return
     for shard, name in sorted(still.keys() & found.keys()):
-        if repair:
-            _repair(client, namespace, shard, name, known.get(name))
-        yield Damage(shard, DamageKind.SHARE, f"limit {name}", still[shard, name], repair)
+        one = known.get(name)
+        repairs = repair and not (one and any(map(unread.has_part_of, one.queues)))
+        if repairs:
+            _repair(client, namespace, shard, name, one)
+        yield Damage(shard, DamageKind.SHARE, f"limit {name}", still[shard, name], repairs)
 
 
 def _problems(

@@ -124,6 +124,22 @@ def test_an_id_that_a_run_and_a_group_share_is_named(app: QWorker) -> None:
     assert found(queue) == [], "both have ended"
 
 
+def test_calls_are_not_given_up_beside_a_key_of_another_type(app: QWorker) -> None:
+    """They may be behind it; the report says so, and the other queues are checked."""
+    _started(app, "all")
+    queue, calls = app.queue("back"), app.queue("calls").ref.keys
+    with client_of(queue.client.factory.url) as redis:
+        for key in (calls.dead, calls.joins):
+            redis.set(key, "of another program")
+        redis.hset(app.queue("more").ref.keys.stats, "unacked", 7)
+        reports = [*check(queue.client, queue.ref.namespace)]
+    kinds = [(one.queue, one.kind) for one in reports if isinstance(one, Damage)]
+    assert kinds == [("calls", DamageKind.WRONG_TYPE)] * 2 + [("more", DamageKind.COUNTER)]
+    texts = [one for one in reports if isinstance(one, str)]
+    assert any(text.startswith("calls: groups of calls were not checked") for text in texts), texts
+    assert any(text.startswith("the calls that groups wait for were not checked") for text in texts)
+
+
 def test_groups_are_not_checked_beside_an_invalid_lease(app: QWorker) -> None:
     """The report names the lease as the reason: the queue is not too busy."""
     _started(app, "all")

@@ -29,6 +29,7 @@ from qworker.errors import InvalidOptionError, QueueNotFoundError, ServerError, 
 from qworker.fsck.check import check
 from qworker.fsck.damage import Damage, DamageKind
 from qworker.fsck.shares import check_shares
+from qworker.fsck.unread import Unread
 from tests.shards.test_divisions import script_of, steps
 
 
@@ -393,7 +394,15 @@ def test_no_new_shard_of_a_queue_that_leaves_a_shared_limit_keeps_a_share(
         if not met:
             break
         assert of_shards(queue) == [{}, {}], stop
-        assert not [*check_shares(app.client, app.namespace, ["other"], repair=False)]
+        assert not [
+            *check_shares(
+                app.client,
+                app.namespace,
+                ["other"],
+                Unread(app.client, app.namespace),
+                repair=False,
+            )
+        ]
 
 
 @pytest.mark.parametrize("first", ["the pass", "the leave"])

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from redis.crc import key_slot
 from structlog.testing import capture_logs
 
-from qworker import QWorker, ResultTimeoutError, chain
+from qworker import QWorker, ResultTimeoutError, chain, group
 from qworker.cli.main import cli
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.backoff import AwayServers
@@ -49,6 +49,7 @@ from qworker.errors import (
 )
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
+from qworker.testing import drain
 from qworker.wire.control import Answer, read_request, write
 from qworker.wire.keys import (
     QueueKeys,
@@ -545,6 +546,50 @@ def test_a_trip_waits_once_for_slots_that_no_node_serves(
             assert f"serves slot {key_slot(keys.meta.encode())}" in str(result)
 
 
+def test_fsck_repairs_nothing_that_an_unserved_slot_may_explain(
+    nodes: Cluster, namespace: str
+) -> None:
+    """It checks the other queues, and names what it could not read: a call that is there is not counted as lost."""
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(cli, ["--url", nodes.url, "--namespace", namespace, *words])
+
+    app = QWorker(namespace, url=nodes.url)
+    lost, back, sound = (keys.queue for keys in queues(nodes, namespace, nodes.masters()[0], 3, 0))
+    call = app.task(name="same", queue=lost, result="1h")(_same).call(1)
+    handle = (
+        group([call], policy="successes")
+        .then(app.task(name="sum", queue=back, result="1h")(_sum))
+        .start(id="g")
+    )
+    app.queue("wide").divide(2, wait=0)
+    for name in ("wide", sound):
+        app.queue(name).send({"n": 1})
+    wide = QueueKeys(namespace, "wide/1")
+    app.client.ask("HSET", QueueKeys(namespace, back).join("g"), "@made", 1)  # long ago
+    app.client.ask("HSET", QueueKeys(namespace, sound).stats, "unacked", 7)
+    app.client.ask("HSET", QueueKeys(namespace, "wide").meta, "shards", "1 1 1")
+    with unserved(nodes, QueueKeys(namespace, lost), wide):
+        found = run("fsck", "--repair", "--yes", "--json")
+        again = run("fsck")
+    document = json.loads(found.stdout)
+    assert [(one["queue"], one["kind"]) for one in document["findings"]] == [(sound, "counter")]
+    assert found.exit_code == 3
+    calls, *unread = document["unchecked"]
+    assert calls.startswith("the calls that groups wait for were not searched for")
+    assert [text.split(":")[0] for text in unread] == [
+        f"{name} cannot be read" for name in sorted((lost, "wide/1"))
+    ]
+    assert all("no node has it" in text for text in unread)
+    assert again.exit_code == 5
+    assert "nothing found" in again.stdout
+    with app.client:
+        assert "bad shards" in run("fsck", "--repair", "--yes").stdout
+        drain(app)
+        assert handle.result(0) == 1
+        assert run("fsck").exit_code == 0
+
+
 def test_leases_of_other_nodes_are_extended_while_a_dead_child_is_settled(
     nodes: Cluster, held: tuple[Held, Held]
 ) -> None:
@@ -760,7 +805,7 @@ def test_workers_are_asked_whose_node_serves(
 def test_operators_see_what_the_other_nodes_know(
     nodes: Cluster, namespace: str, request: pytest.FixtureRequest
 ) -> None:
-    """`queue ls`, `top` and `doctor` name what cannot be read; `fsck`, which vouches for all, ends."""
+    """`queue ls`, `top`, `doctor` and `fsck` name what cannot be read, and read the rest."""
     lost = nodes.masters()[0]
     space = namespace_of(nodes, namespace, lost, [reapers_key])
     places = queues(nodes, space, lost, 2, 2)
@@ -789,7 +834,18 @@ def test_operators_see_what_the_other_nodes_know(
     assert texts["unread"].startswith("2 queues cannot be read")
     assert texts["reapers"].startswith("not checked")
     assert not texts["workers"].startswith("not checked")
-    assert run("fsck").exit_code == 1
+    checked = run("fsck", "--repair", "--yes", "--json")
+    assert checked.exit_code == 5
+    document = json.loads(checked.stdout)
+    assert (document["clean"], document["findings"]) == (False, [])
+    for name in (keys.name for keys in places[:2]):
+        assert any(
+            text.startswith(f"{name} cannot be read: its node is away")
+            for text in document["unchecked"]
+        ), document
+    named = run("fsck", places[0].name)
+    assert named.exit_code == 5
+    assert f"{places[0].name} cannot be read: its node is away" in named.stderr
 
 
 @pytest.mark.parametrize(
@@ -842,6 +898,10 @@ def passing(passed_s: list[float]) -> Iterator[None]:
     watch = Watch(os.getpid())
     yield
     passed_s.append(watch.passed_s())
+
+
+def _sum(numbers: list[int]) -> int:
+    return sum(numbers)
 
 
 def _same(number: int) -> int:

@@ -19,6 +19,7 @@ from qworker.engine.command import Command
 from qworker.engine.scripts import load_script
 from qworker.errors import LeaseLostError, RefusedError
 from qworker.fsck.check import check_queue, survey
+from qworker.fsck.unread import Unread
 from qworker.store.connections import ConnectionFactory
 from tests import servers
 from verification.interleavings.calls import command_of
@@ -160,7 +161,8 @@ class Bench:
         return normal(self._read(), table).table, findings
 
     def _fsck(self, *, repair: bool) -> list[str]:
-        leases = survey(self._client, "i", ["q"]).leases.get("q", [])
+        unread = Unread(self._client, "i")
+        leases = survey(self._client, "i", unread, ["q"]).leases.get("q", [])
         return [str(damage) for damage in check_queue(self._client, KEYS, leases, repair=repair)]
 
     def _packed_call(self, call: Call, fuse: int) -> tuple[bytes, Callable[[Any], Any]]:
