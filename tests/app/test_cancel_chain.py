@@ -146,6 +146,21 @@ def test_the_end_of_a_chain_is_told_with_the_answer(
 
 @pytest.mark.parametrize("queues", [("a", "b", "c"), ("a", "a", "a")])
 @pytest.mark.parametrize("step", range(2))
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        pytest.param(
+            "by its handle",
+            marks=pytest.mark.nightly("test_a_step_that_runs_may_finish_and_nothing_follows"),
+        ),
+        "by its handle in async code",
+        pytest.param(
+            "by queue and id",
+            marks=pytest.mark.nightly("test_a_step_that_runs_may_finish_and_nothing_follows"),
+        ),
+    ],
+    indirect=True,
+)
 def test_a_step_that_runs_may_finish_and_nothing_follows(
     app: QWorker, cancel: Cancels, queues: tuple[str, ...], step: int
 ) -> None:
@@ -210,6 +225,19 @@ def test_a_step_in_an_outbox_is_dropped_when_it_arrives(app: QWorker, cancel: Ca
 @pytest.mark.parametrize("last", ["group", "step"])
 @pytest.mark.parametrize("where", ["before the group", "in the group"])
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        pytest.param(
+            "by its handle", marks=pytest.mark.nightly("test_a_group_in_a_chain_is_cancelled")
+        ),
+        "by its handle in async code",
+        pytest.param(
+            "by queue and id", marks=pytest.mark.nightly("test_a_group_in_a_chain_is_cancelled")
+        ),
+    ],
+    indirect=True,
+)
 def test_a_group_in_a_chain_is_cancelled(
     app: QWorker, cancel: Cancels, where: str, last: str
 ) -> None:

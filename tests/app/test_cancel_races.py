@@ -133,11 +133,23 @@ def interrupted(plan: Plan[Any], at: int, happens: Callable[[], object]) -> Plan
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "every", [4, pytest.param(1, marks=pytest.mark.nightly("test_the_answer_is_what_happens"))]
-)
-@pytest.mark.parametrize(
-    "start",
-    [a_chain, a_step_on_its_way, an_end_on_its_way, a_group, a_race, a_group_in_a_chain],
+    ("start", "every"),
+    [
+        (a_chain, 4),
+        (an_end_on_its_way, 4),
+        (a_group_in_a_chain, 4),
+        *(
+            pytest.param(start, 1, marks=pytest.mark.nightly("test_the_answer_is_what_happens"))
+            for start in (
+                a_chain,
+                a_step_on_its_way,
+                an_end_on_its_way,
+                a_group,
+                a_race,
+                a_group_in_a_chain,
+            )
+        ),
+    ],
 )
 def test_the_answer_is_what_happens(
     store_url: str, namespace: str, start: Start, every: int

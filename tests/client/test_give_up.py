@@ -64,7 +64,10 @@ def test_a_refused_connection_is_given_up_in_time(namespace: str, name: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("connected", [True, False])
+@pytest.mark.parametrize(
+    "connected",
+    [True, pytest.param(False, marks=pytest.mark.nightly("test_async_calls_are_given_up_in_time"))],
+)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_frozen_server_is_given_up_in_time(
     store_url: str, namespace: str, name: str, connected: bool

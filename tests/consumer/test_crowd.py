@@ -237,10 +237,9 @@ def test_a_later_queue_is_served_only_when_earlier_ones_are_empty(
     "part",
     [
         "ready",
-        "wake",
         *(
             pytest.param(part, marks=pytest.mark.nightly("test_a_broken_queue_harms_no_other"))
-            for part in ("suspect", "meta", "stats", "unacked")
+            for part in ("suspect", "wake", "meta", "stats", "unacked")
         ),
     ],
 )

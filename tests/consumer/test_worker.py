@@ -17,6 +17,9 @@ from tests.consumer.workers import Lab
 from tests.timing import Watch, keep_within
 
 pytestmark = pytest.mark.slow  # starts processes
+UNUSABLE = pytest.mark.nightly(
+    "bad_input/test_commands.py::test_an_app_that_cannot_be_used_is_bad_input"
+)
 
 # -- starting ----------------------------------------------------------------------------------
 
@@ -42,10 +45,15 @@ def handle(n: int) -> None:
 @pytest.mark.parametrize(
     ("source", "spec", "words"),
     [
-        ("raise LookupError('no such thing')", "jobs", "LookupError: no such thing"),
+        pytest.param(
+            "raise LookupError('no such thing')",
+            "jobs",
+            "LookupError: no such thing",
+            marks=UNUSABLE,
+        ),
         ("import sys; sys.exit(3)", "jobs", "SystemExit: 3"),
-        ("def (", "jobs", "SyntaxError"),
-        ("", "missing", "there is no module 'missing'"),
+        pytest.param("def (", "jobs", "SyntaxError", marks=UNUSABLE),
+        pytest.param("", "missing", "there is no module 'missing'", marks=UNUSABLE),
         ("", "jobs", "has no task; decorate a function with @app.task"),
         ("other = QWorker('other')", "jobs", "several apps (app, other); name one: jobs:NAME"),
     ],

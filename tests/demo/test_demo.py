@@ -92,10 +92,15 @@ def test_a_worker_is_killed_and_everything_is_accounted_for(tmp_path):
 
 
 def test_a_message_that_vanishes_from_the_queue_is_reported_as_lost(tmp_path):
-    """The test takes a message out of the list, and the run ends with exit code 1."""
+    """The test takes a message out of the list, and the run ends with exit code 1.
+
+    The account is plain lines of ASCII, and the environment is as before.
+    """
+    before, written = dict(os.environ), io.StringIO()
+    view = PlainView(written)
     with (
         PrivateStore() as store,
-        Demo(store, find_sources(folder(tmp_path, good=8)), _silent(), procs=1) as demo,
+        Demo(store, find_sources(folder(tmp_path, good=8)), view, procs=1) as demo,
     ):
         demo.send()
         queue = app.queue(index_file.queue)
@@ -106,6 +111,12 @@ def test_a_message_that_vanishes_from_the_queue_is_reported_as_lost(tmp_path):
     assert outcome.account.lost == {victim.id}
     assert outcome.exit_code == 1
     assert outcome.document()["lost"] == 1
+    view.end(outcome)
+    assert dict(os.environ) == before
+    assert written.getvalue().isascii()
+    assert "\x1b" not in written.getvalue()
+    lost = "  lost                    1   sent, and neither handled nor dead\n"
+    assert lost in written.getvalue()
 
 
 @pytest.mark.nightly("test_a_worker_is_killed_and_everything_is_accounted_for")
@@ -178,21 +189,3 @@ def _wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def test_the_environment_is_as_before_and_the_account_is_plain_lines_of_ascii(tmp_path):
-    before, written = dict(os.environ), io.StringIO()
-    view = PlainView(written)
-    with (
-        PrivateStore() as store,
-        Demo(store, find_sources(folder(tmp_path, good=1)), view, procs=1) as demo,
-    ):
-        demo.send()
-        demo.work()
-        view.end(demo.outcome())
-    assert dict(os.environ) == before
-    assert written.getvalue().isascii()
-    assert "\x1b" not in written.getvalue()
-    assert (
-        "  lost                    0   sent, and neither handled nor dead\n" in written.getvalue()
-    )

@@ -75,7 +75,14 @@ def handled(shop: Any) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param(1, marks=pytest.mark.nightly("test_interrupted_run_is_continued")),
+        2,
+        pytest.param(3, marks=pytest.mark.nightly("test_interrupted_run_is_continued")),
+    ],
+)
 @pytest.mark.parametrize("step", ["read", "remove_originals"])
 @pytest.mark.parametrize(
     "consumers",

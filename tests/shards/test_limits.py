@@ -161,18 +161,8 @@ def test_two_clients_that_change_options_of_a_limit_over_queues_change_both(app:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "where",
-    [
-        "orders",
-        pytest.param(
-            "other",
-            marks=pytest.mark.nightly(
-                "test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("where", ["orders", "other"])
+@pytest.mark.nightly("test_two_clients_that_change_options_of_a_limit_over_queues_change_both")
 def test_a_limit_that_is_changed_while_it_becomes_one_over_queues_has_both(
     app: QWorker, where: str
 ) -> None:

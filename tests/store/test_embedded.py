@@ -111,7 +111,7 @@ class TestEnsure:
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
-        "number", [3, pytest.param(6, marks=pytest.mark.nightly("test_processes_at_once"))]
+        "number", [2, pytest.param(6, marks=pytest.mark.nightly("test_processes_at_once"))]
     )
     def test_processes_at_once(self, directory, number):
         """Several processes on one empty directory: one starts the server, the others attach to it."""
