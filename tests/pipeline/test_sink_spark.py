@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -65,12 +65,23 @@ def target(store_url: str, namespace: str, queue_name: str) -> Iterator[Target]:
 ROWS = 12_000
 
 
+@contextmanager
+def settings(spark: SparkSession, **given: str) -> Iterator[None]:
+    """Change settings of `spark.sql` for a while. A session of their own would start Python workers of its own."""
+    for name, value in given.items():
+        spark.conf.set(f"spark.sql.{name}", value)
+    try:
+        yield
+    finally:
+        for name in given:
+            spark.conf.unset(f"spark.sql.{name}")
+
+
 @pytest.fixture
-def rows(spark: SparkSession) -> DataFrame:
+def rows(spark: SparkSession) -> Iterator[DataFrame]:
     """The numbers below `ROWS`."""
-    session = spark.newSession()
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ROWS // 6))
-    return session.range(0, ROWS, numPartitions=2)
+    with settings(spark, **{"execution.arrow.maxRecordsPerBatch": str(ROWS // 6)}):
+        yield spark.range(0, ROWS, numPartitions=2)
 
 
 def wait_for_key(url: str, key: str) -> None:
@@ -122,6 +133,7 @@ def test_job_run_again_sends_the_rest(rows: DataFrame, target: Target) -> None:
     assert target.send(rows, write_id="nightly").sent == 0
 
 
+@pytest.mark.nightly("test_job_run_again_sends_the_rest")
 def test_a_job_is_run_again_on_a_cluster_of_another_size(
     spark: SparkSession, target: Target, tmp_path: Path
 ) -> None:
@@ -129,23 +141,21 @@ def test_a_job_is_run_again_on_a_cluster_of_another_size(
     files = str(tmp_path / "rows")
     spark.range(0, 30_000, numPartitions=4).write.parquet(files)
     partitions = set()
+    small = {"files.openCostInBytes": "1", "execution.arrow.maxRecordsPerBatch": "500"}
 
-    def rows(cores: int, attempts: int = 0) -> DataFrame:
-        session = spark.newSession()
-        session.conf.set("spark.sql.leafNodeDefaultParallelism", str(cores))
-        session.conf.set("spark.sql.files.openCostInBytes", "1")
-        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "500")
-        df = failing(session.read.parquet(files), attempts, stored=target.ready)
-        partitions.add(df.rdd.getNumPartitions())
-        return df
+    def send(cores: int, attempts: int = 0) -> SendTotals:
+        with settings(spark, leafNodeDefaultParallelism=str(cores), **small):
+            df = failing(spark.read.parquet(files), attempts, stored=target.ready)
+            partitions.add(df.rdd.getNumPartitions())
+            return target.send(df, write_id="nightly")
 
     with pytest.raises(Exception, match="this attempt fails"):
-        target.send(rows(2, attempts=9), write_id="nightly")
-    totals = target.send(rows(4), write_id="nightly")
+        send(2, attempts=9)
+    totals = send(4)
     assert totals.sent + totals.already_there == 30_000
     assert totals.already_there > 0
     assert target.numbers() == list(range(30_000))
-    assert target.send(rows(7), write_id="nightly").sent == 0
+    assert send(7).sent == 0
     assert len(partitions) == 3
 
 
