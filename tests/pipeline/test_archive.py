@@ -27,10 +27,12 @@ from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
 from qworker.wire.keys import QueueKeys
+from tests.pipeline.conftest import jars_first
 from tests.pipeline.forging import T0, Journal, forget_offsets, store
 
 pytestmark = pytest.mark.slow
 
+JARS = ("--conf", f"spark.driver.extraClassPath={jars_first()}")
 QWORKER = Path(sys.executable).with_name("qworker")
 #: The full form: QWORKER_ARCHIVE_EVENTS=400000 QWORKER_ARCHIVE_KILLS=3.
 EVENTS = int(os.environ.get("QWORKER_ARCHIVE_EVENTS", "20000"))
@@ -116,7 +118,7 @@ def journalled(client: Client, namespace: str, queue: str) -> Queue:
 def run_archive(lake: Path, url: str, namespace: str, *options: str) -> subprocess.Popen:
     command = [QWORKER, "--url", url, "--namespace", namespace, "spark", "archive"]
     return subprocess.Popen(
-        [*command, "--out", str(lake), "--master", "local[2]", *options],
+        [*command, "--out", str(lake), "--master", "local[2]", *options, *JARS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
