@@ -303,6 +303,7 @@ def test_dead_letters_go_back_to_the_shard_that_has_them(
 # -- Spark -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly("test_rows_to_queues_on_every_master_are_stored_once_and_in_order")
 def test_a_cluster_is_sent_to_archived_audited_and_redriven(
     spark: SparkSession, nodes: Cluster, app: QWorker, names: list[str], tmp_path: Any
 ) -> None:

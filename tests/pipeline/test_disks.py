@@ -26,6 +26,7 @@ from tests.pipeline.forging import Journal, store
 from tests.pipeline.test_objects import numbers, sent
 
 NOBODY = 65534
+NIGHTLY = pytest.mark.nightly("test_what_audit_and_report_carry_is_kept_whole_or_not_at_all")
 
 
 @pytest.fixture
@@ -137,7 +138,9 @@ def test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all(disk):
 
 
 @pytest.mark.bad_input("audit, report: disk full, no right to write")
-def test_what_audit_and_report_carry_is_kept_whole_or_not_at_all(spark, disk):
+@pytest.mark.parametrize("job", [pytest.param("audit", marks=NIGHTLY), "report"])
+def test_what_audit_and_report_carry_is_kept_whole_or_not_at_all(spark, disk, job):
+    """A report keeps figures as well as events."""
     lake = Lake(disk.root / "lake")
     journal = Journal()
     for number in range(400):
@@ -148,14 +151,12 @@ def test_what_audit_and_report_carry_is_kept_whole_or_not_at_all(spark, disk):
         "audit": lambda: audit_increment(spark, lake=lake)[0].events,
         "report": lambda: report_increment(spark, lake, Scope("shop", "an archive")).events,
     }
-    for job, run in jobs.items():
-        with disk.full_but_for(4096), pytest.raises(PipelineError) as full:
-            run()
-        assert str(full.value).startswith(f"the archive {lake.root}/_{job}/")
-        assert "check the rights and the space on its disk, then run it again" in str(full.value)
-        assert Increment.of(lake, job).at is None
-    # It keeps figures as well as events.
-    assert run() == 400
+    with disk.full_but_for(4096), pytest.raises(PipelineError) as full:
+        jobs[job]()
+    assert str(full.value).startswith(f"the archive {lake.root}/_{job}/")
+    assert "check the rights and the space on its disk, then run it again" in str(full.value)
+    assert Increment.of(lake, job).at is None
+    assert jobs[job]() == 400
     assert Increment.of(lake, job).at is not None
 
 
@@ -193,6 +194,7 @@ def test_without_the_right_to_write_nothing_changes_and_reads_go_on(lake):
     assert (numbers(lake), lake.last()) == ([0, 1], 2)
 
 
+@pytest.mark.slow
 @pytest.mark.bad_input("archive: disk full in the middle")
 def test_a_disk_that_is_full_commits_nothing_and_leaves_no_file(lake):
     many = Journal()

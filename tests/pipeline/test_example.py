@@ -6,12 +6,15 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 from tests.pipeline.redis_journals import T0_MS, ForgedJournal, line
 from tests.topologies.servers import client_of
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "lake.py"
 
 
+@pytest.mark.nightly("pipeline/test_jobs.py::test_sql_reads_history_and_state")
 def test_every_reader_sees_the_archived_events(
     spark, store_url, namespace, tmp_path, monkeypatch, capsys
 ):

@@ -47,6 +47,9 @@ def lake(tmp_path) -> Lake:
     return lake
 
 
+@pytest.mark.nightly(
+    "pipeline/test_audit.py::test_each_finding_names_the_queues_that_it_is_about_and_no_others"
+)
 def test_few_events_are_judged_as_many_are_in_a_fraction_of_the_tasks(spark, lake):
     """Findings of each kind, with their samples."""
     results, tasks, launched = [], [], Launched(spark)

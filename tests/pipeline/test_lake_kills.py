@@ -26,7 +26,8 @@ from qworker.pipeline.jobs.reading import server_options
 from tests.pipeline.redis_journals import ForgedJournal, line
 from tests.topologies.servers import client_of
 
-KILLS = int(os.environ.get("QWORKER_LAKE_KILLS", "2"))
+#: How often each is killed, at night and in the long form.
+MORE_KILLS = int(os.environ.get("QWORKER_LAKE_KILLS", "2"))
 QUEUES = ("emails", "orders")
 AN_AGE_AGO_S = 8 * 86_400
 
@@ -134,8 +135,20 @@ def client(store_url):
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "kills",
+    [
+        1,
+        pytest.param(
+            MORE_KILLS,
+            marks=pytest.mark.nightly(
+                "test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader"
+            ),
+        ),
+    ],
+)
 def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
-    spark, client, store_url, namespace, tmp_path
+    spark, client, store_url, namespace, tmp_path, kills
 ):
     lake = Lake(tmp_path / "lake")
     lake.create(namespace)
@@ -165,8 +178,8 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
     auditor.start()
     archiver = Process("archive", str(lake.root), store_url, namespace)
     tidy = Process("tidy", str(lake.root))
-    for kill in range(KILLS):
-        again, version = kill < KILLS - 1, lake.table().version()
+    for kill in range(kills):
+        again, version = kill < kills - 1, lake.table().version()
         wait_for(
             lambda version=version: lake.table().version() > version + 2
         )  # it has begun to commit
@@ -195,6 +208,6 @@ def test_kills_of_archiver_and_vacuum_lose_no_row_and_disturb_no_reader(
     log = "".join(each.read_text() for each in (lake.root / "_delta_log").glob("*.json"))
     assert all(file.name in log for file in files_on_disk(lake))
     print(
-        f"{KILLS} kills of each, {len(rows):,} rows, {orphans} orphans, reads: "
+        f"{kills} kills of each, {len(rows):,} rows, {orphans} orphans, reads: "
         f"{', '.join(str(reader.reads) for reader in readers)}, audits: {len(audits)}"
     )

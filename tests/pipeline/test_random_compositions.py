@@ -287,6 +287,9 @@ def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, 
 
 
 #: A store costs a minute and a half more, which the long form has.
+@pytest.mark.nightly(
+    "pipeline/test_audit_compositions.py::test_a_step_is_named_once_and_its_run_is_watched_on"
+)
 @pytest.mark.parametrize("place", ["directory", "object store"] if WORLDS > 40 else ["directory"])
 def test_increments_name_the_same_once(spark, tmp_path, monkeypatch, place):
     """Whenever archives and audits are made: groups that wait, and steps of runs that have not ended, are carried."""

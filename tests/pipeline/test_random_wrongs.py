@@ -569,6 +569,7 @@ def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, 
     assert len(planted) >= 10
 
 
+@pytest.mark.nightly("pipeline/test_wrongs.py::test_an_increment_tells_what_is_wrong_once")
 def test_two_increments_agree_with_the_account_of_random_worlds(spark, monkeypatch, tmp_path):
     """What is new is read, and what is carried; epochs in the order in which they were read."""
     monkeypatch.setattr(audit_counts, "SAMPLES", 100_000)

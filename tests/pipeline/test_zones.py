@@ -22,7 +22,10 @@ def ms(moment: datetime) -> float:
     return (moment - T0) / timedelta(milliseconds=1)
 
 
-@pytest.fixture(params=["Asia/Kolkata", "America/New_York"])
+ZONES = ("Asia/Kolkata", "America/New_York")
+
+
+@pytest.fixture(params=ZONES)
 def zone(request, monkeypatch) -> Iterator[str]:
     with monkeypatch.context() as patch:
         patch.setenv("TZ", request.param)
@@ -39,6 +42,17 @@ def test_a_time_without_a_zone_is_of_utc(zone):
     assert instant("2031-11-02", "--since", now) == datetime(2031, 11, 2, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    "zone",
+    [
+        pytest.param(
+            ZONES[0],
+            marks=pytest.mark.nightly("test_an_audit_judges_the_window_of_utc_in_every_zone"),
+        ),
+        ZONES[1],
+    ],
+    indirect=True,
+)
 def test_an_audit_judges_the_window_of_utc_in_every_zone(spark, tmp_path, zone):
     """And carries the modes of journals with their times: this one is off from the second of the two hours."""
     lake = Lake(tmp_path / "lake")
