@@ -127,6 +127,7 @@ def test_two_archivers_that_commit_at_the_same_moment_are_told_apart(tmp_path, m
         lake.commit([], after=after, offsets={})
 
 
+@pytest.mark.slow
 def test_a_pinned_lake_stays_as_it_is(tmp_path):
     lake = Lake(tmp_path)
     store(lake, sent(0), offsets={"emails": {"epoch": 1, "entry": 1}})
@@ -137,6 +138,7 @@ def test_a_pinned_lake_stays_as_it_is(tmp_path):
     assert (read(lake), lake.offsets()) == ([0, 1], {"emails": {"epoch": 1, "entry": 2}})
 
 
+@pytest.mark.slow
 def test_the_files_of_a_day_become_one_and_readers_keep_the_old_ones_for_a_week(tmp_path):
     lake = Lake(tmp_path)
     for number in range(5):
@@ -157,6 +159,7 @@ def test_the_files_of_a_day_become_one_and_readers_keep_the_old_ones_for_a_week(
     assert read(lake) == [*range(5), 100]
 
 
+@pytest.mark.slow
 def test_old_days_are_deleted_and_their_queues_remembered(tmp_path):
     """In one commit, which an archiver beside it survives; the files stay for those who still read them."""
     lake = Lake(tmp_path)
@@ -269,6 +272,7 @@ def test_two_that_delete_days_do_not_meet(tmp_path, monkeypatch):
     assert len([*(tmp_path / "_deleted").iterdir()]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idle_days", [0, 25])
 def test_old_commits_are_deleted_but_not_the_offsets(tmp_path, idle_days):
     """A checkpoint stands for them; the log stays as it is where its newest offsets would go with it soon."""
@@ -290,6 +294,7 @@ def test_old_commits_are_deleted_but_not_the_offsets(tmp_path, idle_days):
     assert (read(lake), lake.offsets(), lake.last(), lake.expired_queues()) == before
 
 
+@pytest.mark.slow
 def test_files_that_were_added_since_are_known_after_a_compaction_and_for_a_week(tmp_path):
     lake = Lake(tmp_path)
     for number in range(4):

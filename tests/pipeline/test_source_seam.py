@@ -110,6 +110,7 @@ def test_a_long_queue_and_its_dead_letters_are_read_whole_in_pages(app, engine_u
     assert {row["message_id"] for row in [*rows, *dead]} == sent
 
 
+@pytest.mark.slow
 def test_messages_that_are_due_together_are_read_once_while_some_of_them_go(
     app, engine_url, namespace
 ):
