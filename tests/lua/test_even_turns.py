@@ -182,23 +182,25 @@ class History:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "seed",
+    ("seed", "steps"),
     [
-        *_BY_DAY,
+        *((seed, 30) for seed in _BY_DAY),
         *(
             pytest.param(
-                seed, marks=pytest.mark.nightly("test_the_same_history_leaves_the_same_queue")
+                *(seed, 60),
+                marks=pytest.mark.nightly("test_the_same_history_leaves_the_same_queue"),
             )
             for seed in range(int(os.environ.get("QWORKER_HISTORIES") or 8))
-            if seed not in _BY_DAY
         ),
     ],
 )
-def test_the_same_history_leaves_the_same_queue(pair: tuple[Drive, Drive], seed: int) -> None:
+def test_the_same_history_leaves_the_same_queue(
+    pair: tuple[Drive, Drive], seed: int, steps: int
+) -> None:
     """Members deleted, expired and large, of ordered groups, of parents, and beside messages without a group."""
     history, used = History(seed), 0
     chance, (one, two) = history.chance, pair
-    for step in range(60):
+    for step in range(steps):
         history.at += chance.randint(0, 40) - (5000 if chance.random() < 0.02 else 0)
         if chance.random() < 0.8 and (sent := history.sent()):
             for drive in pair:

@@ -330,9 +330,8 @@ def expired(drive: Drive) -> Callable[[list[int]], list[str]]:
         numbers = count()
         names = []
         for turn, size in enumerate(sizes):
-            for _ in range(size):
-                number = next(numbers)
-                drive.send(ids.message_id(), body=lambda _, n=number: b"%d" % n, at=NOW + turn)
+            sent = {ids.message_id(): b"%d" % next(numbers) for _ in range(size)}
+            drive.send(*sent, body=sent.__getitem__, at=NOW + turn)
             names.append(leases.lease_id(1000))
             drive.receive(names[-1], size, at=NOW + turn, visibility_ms=1000)
         return names

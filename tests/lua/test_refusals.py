@@ -15,6 +15,15 @@ from tests.lua.refusals import REFUSALS, Call
 from tests.tables import each
 
 _LUA = files("qworker").joinpath("lua")
+#: On Valkey, and at night on Redis.
+ON_EACH = pytest.mark.parametrize(
+    "engine_url",
+    [
+        "valkey",
+        pytest.param("redis", marks=pytest.mark.nightly("test_a_key_of_another_type_is_named")),
+    ],
+    indirect=True,
+)
 
 
 @cache
@@ -72,6 +81,7 @@ def test_a_row_has_what_the_header_declares(script: str, new_drive: Callable[[],
 
 
 @pytest.mark.bad_input("data found: key of another type")
+@ON_EACH
 @each("script", scripts("'BROKEN'"))
 def test_a_key_of_another_type_is_named(new_engine_drive: Callable[[], Drive], script: str) -> None:
     """And nothing is changed, neither that key nor another one."""
@@ -84,6 +94,7 @@ def test_a_key_of_another_type_is_named(new_engine_drive: Callable[[], Drive], s
     assert drive.call(script, call.keys, *call.words)[0] not in ("ARG", "BROKEN")
 
 
+@ON_EACH
 @each("script", scripts("'ARG'"))
 def test_an_argument_out_of_its_range_is_refused(
     new_engine_drive: Callable[[], Drive], script: str
@@ -101,6 +112,7 @@ def test_an_argument_out_of_its_range_is_refused(
 
 
 @pytest.mark.bad_input("time or host: clocks of clients a day off")
+@ON_EACH
 @each("script", scripts("clock.lua"))
 def test_a_time_is_taken_in_tests_alone(new_engine_drive: Callable[[], Drive], script: str) -> None:
     """Otherwise it is refused, and so is one that is not a time; without one the server's counts."""
