@@ -48,7 +48,9 @@ def test_without_the_extra_one_line_names_it(
 
 @pytest.mark.slow
 @pytest.mark.needs("uvicorn", "starlette")
-def test_the_process_serves_a_page_and_ends_when_asked(shop: Shop, tmp_path: Path) -> None:
+def test_the_process_serves_a_page_and_ends_when_asked(
+    shop: Shop, run: Callable[..., Ran], tmp_path: Path
+) -> None:
     """With a page open whose stream would never end; a port that is taken is an error."""
     shop.send("emails")
     command = [QWORKER, "web", "--namespace", shop.namespace, "--port"]
@@ -71,15 +73,8 @@ def test_the_process_serves_a_page_and_ends_when_asked(shop: Shop, tmp_path: Pat
                 urllib.request.Request(f"{base}/", headers={"accept": "text/event-stream"})
             )
             assert stream.readline().startswith(b"data: ")
-            taken = subprocess.run(
-                [*command, port],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-            assert (taken.returncode, "cannot listen on 127.0.0.1" in taken.stderr) == (2, True)
+            taken = run("web", "--port", port)
+            assert (taken.code, "cannot listen on 127.0.0.1" in taken.err) == (2, True)
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -19,8 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
+from click.testing import CliRunner
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from qworker.cli.main import cli
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory
@@ -206,10 +208,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             return stack.enter_context(running([str(QWORKER), *words], folder, name, **environ))
 
         def operate(*words: str) -> None:
-            command = [str(QWORKER), *words]
-            subprocess.run(
-                command, cwd=folder, env={**os.environ, **environ}, check=True, capture_output=True
-            )
+            done = CliRunner().invoke(cli, words, env=environ)
+            assert done.exit_code == 0, done.output
 
         daemon = served(qworker("daemon", "daemon", "--tick", "200ms"))
         # Without a reaper: it exports what it sees of the daemon's.
@@ -238,12 +238,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 "prometheus",
             )
         )
+        waited(lambda: queue.dead(1), log)
         operate("queue", "set", "emails", "journal=all")
         queue.register_reader("archive")
         for group in (None, "acme"):
             Queue(client, "shop", "reports").send(encode_call("send", [], {}), group=group)
         operate("queue", "pause", "reports", "--out")
-        waited(lambda: queue.dead(1), log)
         operate("dead", "redrive", "emails", "--limit", "1", "--all", "--yes")
         site = Site(listening(log), daemon, worker)
         waited(lambda: site.finds("up"), log)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +14,8 @@ import pytest
 
 from qworker import QWorker, TaskEndedError
 from qworker.testing import advance, drain
-from tests.cli.conftest import QWORKER
 from tests.consumer.driving import until
+from tests.consumer.forkserver import Order, start_module
 from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.needs("starlette", "uvicorn")
@@ -105,12 +103,16 @@ def worker(app: QWorker, qworker_store: str, tmp_path: Path) -> Iterator[None]:
     (tmp_path / "killed_agent.py").write_text(KILLED.format(namespace=app.namespace))
     environ = {
         **os.environ, "QWORKER_URL": qworker_store, "QWORKER_NAMESPACE": app.namespace,
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT), *sys.path]),
+        "PYTHONPATH": str(ROOT),
     }  # fmt: skip
-    command = [str(QWORKER), "run", "killed_agent", "--procs", "1", "--metrics-port", "0"]
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as process:
-        yield
-        process.terminate()
+    words = ["run", "killed_agent", "--procs", "1", "--metrics-port", "0"]
+    with Path(os.devnull).open("wb") as unread:
+        process = start_module(
+            Order("qworker", words, str(tmp_path), environ, nursery=True), unread
+        )
+    yield
+    process.terminate()
+    process.wait(DEADLINE_S)
 
 
 def post(port: int, path: str, body: object = b"") -> int:

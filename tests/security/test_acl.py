@@ -6,8 +6,6 @@ Nothing that a role does in its work may show in ACL LOG, and what it must not d
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -40,6 +38,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.wire.control import ControlRequest, read_answer, write
 from qworker.wire.keys import QueueKeys, answer_key, control_key
 from tests.consumer.driving import until
+from tests.consumer.forkserver import Order, start_module
 from tests.security.guarded import TESTER, GuardedServer, guarded
 
 NAMESPACE = "shop"
@@ -400,13 +399,15 @@ def test_processes_run_as_their_roles(tmp_path: Path) -> None:
         words = {"daemon": ["daemon"], "consumer": ["run", "jobs", "--procs", "1", "--no-reaper"]}
         with (tmp_path / "log").open("wb") as log:
             started = [
-                subprocess.Popen(
-                    [sys.executable, "-m", "qworker", *each, "--metrics-port", "0"],
-                    env={**environ, "QWORKER_URL": server.url(role)},
-                    cwd=tmp_path,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                start_module(
+                    Order(
+                        "qworker",
+                        [*each, "--metrics-port", "0"],
+                        str(tmp_path),
+                        {**environ, "QWORKER_URL": server.url(role)},
+                        nursery=True,
+                    ),
+                    log,
                 )
                 for role, each in words.items()
             ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from qworker.client.execute.sync import Client
 from qworker.daemon.durability import inspect_server
 from qworker.store.connections import ConnectionFactory
 from tests import servers
+from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.ports import free_port
 from tests.security.guarded import guarded
 
@@ -21,27 +21,13 @@ SOUND = ("--appendonly", "yes", "--maxmemory", "256mb")
 OPEN = ("--bind", "0.0.0.0", "--protected-mode", "no")
 
 
-def daemon(url: str, mode: str, directory: Path) -> subprocess.Popen[bytes]:
+def daemon(url: str, mode: str, directory: Path) -> WarmProcess | subprocess.Popen[bytes]:
     """Start `qworker daemon`; its log is `directory/log`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("QWORKER")}
+    environ = {**kept, "QWORKER_URL": url, "QWORKER_LOG_FORMAT": "json"}
+    words = ["daemon", "--durability", mode, "--metrics-port", "0"]
     with (directory / "log").open("wb") as log:
-        return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "qworker",
-                "daemon",
-                "--durability",
-                mode,
-                "--metrics-port",
-                "0",
-            ],
-            env={**kept, "QWORKER_URL": url, "QWORKER_LOG_FORMAT": "json"},
-            cwd=directory,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        return start_module(Order("qworker", words, str(directory), environ), log)
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from qworker.web import VIEW, Access
 from qworker.web.application import Dashboard
 from qworker.wire.keys import leaving_key
 from tests.cli.conftest import Shop, clean_environment
+from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.topologies.servers import until
 from tests.web.conftest import Browser, Document, text_of
 
@@ -111,18 +111,16 @@ def test_who_may_only_look_has_no_buttons_but_those_of_searches(
 
 
 @pytest.fixture
-def worker(shop: Shop, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def worker(shop: Shop, tmp_path: Path) -> Iterator[WarmProcess | subprocess.Popen[bytes]]:
     """A worker of one process whose handlers hang."""
     (tmp_path / "hangs.py").write_text(APP.format(namespace=shop.namespace))
-    command = [sys.executable, "-m", "qworker", "run", "hangs", "--procs", "1", "--grace", "100ms"]
-    environment = clean_environment(QWORKER_URL=shop.url, PYTHONPATH=str(tmp_path))
-    process = subprocess.Popen(
-        [*command, "--metrics-port", "0", "--concurrency", "2"],
-        env=environment,
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+    words = ["run", "hangs", "--procs", "1", "--grace", "100ms", "--concurrency", "2"]
+    environment = clean_environment(QWORKER_URL=shop.url)
+    order = Order(
+        "qworker", [*words, "--metrics-port", "0"], str(tmp_path), environment, nursery=True
     )
+    with Path(os.devnull).open("wb") as unread:
+        process = start_module(order, unread)
     yield process
     if process.poll() is None:
         os.kill(process.pid, signal.SIGTERM)
@@ -131,7 +129,7 @@ def worker(shop: Shop, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.slow
 def test_a_worker_shows_where_its_handlers_are_and_is_scaled_and_drained(
-    browser: Browser, shop: Shop, worker: subprocess.Popen[bytes]
+    browser: Browser, shop: Shop, worker: WarmProcess | subprocess.Popen[bytes]
 ) -> None:
     """All of it with its own worker process."""
     body: Any = {"task": "hang", "args": [1]}
