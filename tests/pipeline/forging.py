@@ -19,6 +19,7 @@ import pyarrow as pa
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.session import session_of_few
 from qworker.pipeline.source.schemas import arrow_of
 
 if TYPE_CHECKING:
@@ -104,10 +105,13 @@ class Journal:
         return frame(spark, self)
 
 
-def frame(spark: SparkSession, *journals: Journal) -> DataFrame:
-    """Make the DataFrame of some queues."""
+def frame(spark: SparkSession, *journals: Journal, many: bool = False) -> DataFrame:
+    """Make the DataFrame of some queues: read as few events are, in one task, or as many are, in several."""
+    session = spark if many else session_of_few(spark)
     rows = [tuple(row[name] for name in NAMES) for journal in journals for row in journal.rows]
-    return local_frame(spark, rows, pa.schema([arrow_of("journal").field(name) for name in NAMES]))
+    return local_frame(
+        session, rows, pa.schema([arrow_of("journal").field(name) for name in NAMES])
+    )
 
 
 def store(lake: Lake, *journals: Journal, offsets: dict[str, Any] | None = None) -> list[EventFile]:

@@ -1,6 +1,6 @@
 """The audit, on forged journals: it is silent on a clean one, and names what is wrong.
 
-Each case has its own queue, and all are audited together, once.
+Each case has its own queue, and all are audited together, once, in several tasks as many events are.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def snapshot(spark, *stored):
 
 @pytest.fixture(scope="module")
 def result(spark) -> AuditResult:
-    return audit(frame(spark, *CASES), snapshot=snapshot(spark, *IN_REDIS))
+    return audit(frame(spark, *CASES, many=True), snapshot=snapshot(spark, *IN_REDIS))
 
 
 def queues(result: AuditResult, kind: str) -> set[str]:

@@ -270,7 +270,7 @@ def test_the_audit_agrees_with_the_account_of_random_worlds(spark, monkeypatch, 
         journals = [journal for world in some for journal in (world.backs, world.calls)]
         lake = lakes(first)
         if lake is None:
-            events = frame(spark, *journals).coalesce(2).persist()
+            events = frame(spark, *journals, many=True).coalesce(2).persist()
         else:
             store(lake, *journals)
             events = read_events(spark, lake=lake).persist()

@@ -465,7 +465,7 @@ def judged(spark, worlds: list[World], lake: Lake | None) -> dict[str, dict[str,
     journals = [Journal(world.name, rows=world.rows) for world in worlds]
     ends = {world.name: world.end for world in worlds if world.end is not None}
     if lake is None:
-        events = frame(spark, *journals).coalesce(2).persist()
+        events = frame(spark, *journals, many=True).coalesce(2).persist()
     else:
         store(lake, *journals, offsets=dump(ends))
         ends = ends_of(lake)

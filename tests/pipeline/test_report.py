@@ -40,7 +40,7 @@ def journals() -> list[Journal]:
 @pytest.fixture(scope="module")
 def document(spark):
     scope = Scope("shop", "an archive", targets_ms={"emails": 2000.0}, default_target_ms=8000.0)
-    return make_document(frame(spark, *journals()), scope)
+    return make_document(frame(spark, *journals(), many=True), scope)
 
 
 def test_the_head_says_what_was_read(document):
