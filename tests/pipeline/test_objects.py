@@ -281,6 +281,9 @@ def test_archiver_sql_report_and_increments_work_on_a_store(
         read_archive(spark, lake)
 
 
+@pytest.mark.nightly(
+    "pipeline/test_report_increments.py::test_an_increment_has_the_figures_of_a_full_report"
+)
 def test_a_report_in_increments_on_a_store_has_the_figures_of_a_full_one(spark, lake):
     """Each reads the files that came since, and carries the rest in the store."""
     days = []

@@ -27,7 +27,7 @@ from qworker.pipeline.report import Reported, Scope, carried, make_document, rep
 from qworker.pipeline.report.buckets import bucket_width, carried_width
 from qworker.pipeline.report.sums import Sums, percentiles
 from tests.pipeline.forging import Journal, at, store
-from tests.pipeline.random_days import DAY, GROUPS, HOUR, history, runs_and_groups
+from tests.pipeline.random_days import DAY, GROUPS, HOUR, group, history, runs_and_groups
 
 WORLDS = int(os.environ.get("QWORKER_WORLDS", "1"))
 SCOPE = Scope("shop", "an archive", targets_ms={"emails": 2000.0}, default_target_ms=60_000.0)
@@ -54,6 +54,7 @@ def offsets(*journals: Journal) -> dict[str, Any]:
     }
 
 
+@pytest.mark.nightly("test_an_increment_has_the_figures_of_a_full_report")
 @pytest.mark.timeout(1800)
 def test_increments_have_the_figures_of_a_full_report_on_random_days(spark, tmp_path):
     """Of messages, of runs that last for days, and of groups that are decided on another day."""
@@ -86,14 +87,28 @@ def test_increments_have_the_figures_of_a_full_report_on_random_days(spark, tmp_
         assert done.document["groups"]["queues"][0]["groups"] == GROUPS
 
 
+def orders() -> tuple[Journal, Journal]:
+    """A run that sleeps and a group of calls that waits; and how both end."""
+    journal = Journal("orders")
+    journal.write(
+        "r",
+        f"sent@0 delivered@10 released@20:sleep delivered@{HOUR} acked@{HOUR + 2}",
+        task="order",
+    )
+    group(journal, "g", 30, HOUR)
+    rows = journal.sort().rows
+    return Journal("orders", rows=rows[:4], number=4), Journal("orders", rows=rows[4:], number=7)
+
+
 @pytest.fixture(scope="module")
 def reported(spark, tmp_path_factory) -> tuple[Lake, Reported]:
-    """An archive with a message of each kind, and an incremental report on it."""
+    """An archive with a message of each kind, a run and a group, and an incremental report on it."""
     lake, journal = Lake(tmp_path_factory.mktemp("reported") / "lake"), Journal()
     journal.write("a", "sent@0 delivered@10 acked@30")
     journal.write("b", f"sent@5 delivered@20 dead@{HOUR}:rejected")
     journal.write("c", f"sent@{HOUR}")
-    store(lake, journal.sort(), offsets=offsets(journal))
+    begun, _ = orders()
+    store(lake, journal.sort(), begun, offsets=offsets(journal, begun))
     return lake, report_increment(spark, lake, SCOPE)
 
 
@@ -105,7 +120,7 @@ def lake(reported, tmp_path) -> Lake:
 
 def test_a_report_without_new_events_reads_none_and_has_the_same_figures(spark, reported, lake):
     first, again = reported[1], report_increment(spark, lake, SCOPE)
-    assert (first.since, first.events, again.events, again.read.files) == (None, 7, 0, 0)
+    assert (first.since, first.events, again.events, again.read.files) == (None, 11, 0, 0)
     assert again.since is not None
     assert figures(again.document) == figures(first.document)
     kept = lake.root / "_report"
@@ -113,28 +128,46 @@ def test_a_report_without_new_events_reads_none_and_has_the_same_figures(spark, 
 
 
 @pytest.fixture(scope="module")
-def followed(spark, reported, tmp_path_factory) -> Lake:
-    """That archive with another event, and the report that followed."""
+def followed(spark, reported, tmp_path_factory) -> tuple[Lake, Reported]:
+    """That archive with more events, and the report that followed."""
     lake = Lake(shutil.copytree(reported[0].root, tmp_path_factory.mktemp("followed") / "lake"))
     add_late(lake)
-    assert report_increment(spark, lake, SCOPE).events == 1
-    return lake
+    return lake, report_increment(spark, lake, SCOPE)
 
 
 def add_late(lake: Lake) -> list[EventFile]:
-    """Archive another event."""
+    """Archive another message, and the ends of the run and of the group."""
     journal = Journal(number=7)
     journal.write("late", f"sent@{HOUR + 1}")
-    return store(lake, journal, offsets=offsets(journal))
+    _, ended = orders()
+    return store(lake, journal, ended, offsets=offsets(journal, ended))
 
 
-@pytest.mark.parametrize("when", ["before it keeps its own", "meanwhile"])
+def test_an_increment_has_the_figures_of_a_full_report(spark, followed):
+    """Of messages, runs and groups that the first report has carried, and of what came since."""
+    lake, then = followed
+    assert (then.events, then.read.files, then.rebuilt) == (4, 2, None)
+    (run,), (of_queue,) = then.document["runs"]["workflows"], then.document["groups"]["queues"]
+    assert (run["runs"], run["completed"], of_queue["groups"], of_queue["ok"]) == (1, 1, 1, 1)
+    assert figures(then.document) == figures(full(spark, lake))
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "before it keeps its own",
+        pytest.param(
+            "meanwhile",
+            marks=pytest.mark.nightly("test_of_two_reports_at_a_time_the_second_keeps_nothing"),
+        ),
+    ],
+)
 def test_of_two_reports_at_a_time_the_second_keeps_nothing(
     spark, reported, followed, tmp_path, when, monkeypatch
 ):
     """And the next one goes on from what the first has kept."""
-    lake = Lake(shutil.copytree(followed.root, tmp_path / "lake"))
-    kept, before, first = (each.root / "_report" for each in (lake, reported[0], followed))
+    lake = Lake(shutil.copytree(followed[0].root, tmp_path / "lake"))
+    kept, before, first = (each.root / "_report" for each in (lake, reported[0], followed[0]))
     shutil.rmtree(kept)
     shutil.copytree(before, kept)
 
@@ -159,7 +192,7 @@ def test_of_two_reports_at_a_time_the_second_keeps_nothing(
     assert (kept / "state.json").read_text() == (first / "state.json").read_text()
     last = carried.fitting(lake.pinned(), SCOPE)
     assert last is not None
-    assert (last.sizes, last.sums["overview"][()][0]) == ({}, 8)
+    assert (last.sizes, last.sums["overview"][()][0]) == ({}, 15)
 
 
 def change(lake: Lake, **fields: Any) -> None:
@@ -253,7 +286,7 @@ def test_the_command_tells_what_it_read(spark, lake, tmp_path):
     add_late(lake)
     ran = CliRunner().invoke(cli, line)
     assert "read the events since the report of 20" in ran.stderr
-    assert "1 event from 1 file of the archive" in ran.stdout
+    assert "4 events from 2 files of the archive" in ran.stdout
     back = Journal(number=6)
     back.add(event="gap", reason="0 events rolled back", ts=at(2 * HOUR), message_id=None, number=6)
     back.number = 6
@@ -264,9 +297,9 @@ def test_the_command_tells_what_it_read(spark, lake, tmp_path):
     assert f"read all of the archive, because {rebuilt}" in ran.stderr
     document = json.loads(ran.stdout)
     read = [document["read"][name] for name in ("events", "files", "since_ms", "rebuilt")]
-    assert read == [9, 3, None, rebuilt]
+    assert read == [16, 5, None, rebuilt]
     counted = {name: document["totals"][name] for name in ("in", "acked", "dead", "backlog")}
-    assert counted == {"in": 3, "acked": 2, "dead": 1, "backlog": 0}
+    assert counted == {"in": 4, "acked": 3, "dead": 1, "backlog": 0}
     assert [gap["why"] for gap in document["gaps"]] == ["rolled back"]
 
 
