@@ -41,6 +41,8 @@ def jars_first() -> str:
     return os.pathsep.join(str(jar) for name in _FIRST_JARS for jar in jars.glob(f"{name}*.jar"))
 
 
+#: The classes of Spark are as they were built: Java need not check each that it loads.
+UNVERIFIED: Final = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 #: Tests are small: plans are interpreted rather than compiled, compilation is quick rather than good, no adaptive
 #: planning, as many partitions as cores. With Spark's own settings run `make spark-demo` and a killed archiver.
 #: A compiler that is quick has 48 MB for its code unless told otherwise; the planner's fill them, and Java would throw
@@ -50,7 +52,8 @@ FAST = {
     "spark.default.parallelism": "2",
     "spark.driver.extraClassPath": jars_first(),
     "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g"
+        "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xms1g "
+        f"{UNVERIFIED}"
     ),
     "spark.driver.memory": "1g",
     "spark.python.daemon.module": "tests.pipeline.warm_daemon",

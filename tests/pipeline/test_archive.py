@@ -27,7 +27,7 @@ from qworker.pipeline.jobs.compact import compact, plan
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
 from qworker.wire.keys import QueueKeys
-from tests.pipeline.conftest import jars_first
+from tests.pipeline.conftest import UNVERIFIED, jars_first
 from tests.pipeline.forging import T0, Journal, forget_offsets, store
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ def run_archive(lake: Path, url: str, namespace: str, *options: str) -> subproce
         env={
             **os.environ,
             "QWORKER_DEBUG": "1",
-            "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "JAVA_TOOL_OPTIONS": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {UNVERIFIED}",
         },
     )
 
