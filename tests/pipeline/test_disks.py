@@ -111,12 +111,24 @@ def disk(tmp_path) -> Iterator[Disk]:
 
 @pytest.mark.slow
 @pytest.mark.bad_input("archive: disk full at every page of a batch")
-def test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all(disk):
+@pytest.mark.parametrize(
+    "step",
+    [
+        8192,
+        pytest.param(
+            4096,
+            marks=pytest.mark.nightly(
+                "test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all"
+            ),
+        ),
+    ],
+)
+def test_a_batch_on_a_disk_that_fills_up_is_committed_whole_or_not_at_all(disk, step):
     """Wherever the disk is full: in the first file, between two files, at the commit."""
     lake = Lake(disk.root / "lake")
     store(lake, sent(0))
     stored, last, failures = [0], lake.last(), []
-    for left in range(0, 64 * 1024, 4096):
+    for left in range(0, 64 * 1024, step):
         batch = sent(*range(len(stored), len(stored) + 300))
         offsets = {"emails": {"epoch": 1, "entry": 9, "event": stored[-1] + 301}}
         with disk.full_but_for(left):
