@@ -7,12 +7,16 @@ import json
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 
 from qworker import QueueAttributes, QWorker, SyncRun
+from qworker.cli.main import cli
 from qworker.client.cancel import Cancellation
+from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.inspect.pages import END
-from qworker.client.message import Receipt, Stored
+from qworker.client.message import DeadLetter, Receipt, Stored
+from qworker.client.plan import Plan
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.engine.raw import raw
 from qworker.errors import (
@@ -200,9 +204,9 @@ def test_async_deletes_a_dead_letter_of_any_shard(queue: Queue) -> None:
     assert queue.dead() == []
 
 
-def bury_as(shard: Queue, entry_id: str) -> None:
+def bury_as(shard: Queue, entry_id: str, message_id: str = "m") -> None:
     """Store a dead letter under this id in the stream."""
-    envelope = b"q1 m 1 1 0 0 0\n{}"
+    envelope = f"q1 {message_id} 1 1 0 0 0\n{{}}"
     words = ("XADD", shard.keys.dead, entry_id, "envelope", envelope)
     shard.client.execute(raw(*words, decode=bytes))
 
@@ -221,6 +225,51 @@ def test_dead_letters_of_the_same_id_are_distinguished_by_their_shard(queue: Que
     assert queue.drop_dead("5-1/2") == 1
     assert queue.redrive("5-1") == ["5-1"]
     assert [len(shard.dead()) for shard in shards_of(queue)] == [0, 1, 0]
+
+
+def test_a_dead_letter_named_by_its_entry_costs_no_walk(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever shard it is in, and for each verb; only an id that is no entry's is searched for in all of them."""
+    for shard in shards_of(queue):
+        for number in range(1, 7):
+            bury_as(shard, f"5-{number}", f"{queue.ref.keys.shard}-{number}")
+    bury_as(shards_of(queue)[0], "9-9", "5-2")
+    walked: list[str] = []
+    walk = DeadLetterScan._next
+
+    def noted(self: DeadLetterScan) -> Plan[list[DeadLetter]]:
+        walked.append(self.keys.queue)
+        return walk(self)
+
+    monkeypatch.setattr(DeadLetterScan, "_next", noted)
+
+    def found(*ids: str, newest: bool = False) -> list[str]:
+        return [one.entry_id for one in queue.dead(ids={*ids}, newest=newest)]
+
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(
+            cli,
+            ["--url", str(queue.client.factory.url), "--namespace", queue.ref.namespace, *words],
+        )
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert found("5-1/2") == ["5-1/2"]
+    assert found("5-1/2", "5-1", "5-3/1") == ["5-1", "5-1/2", "5-3/1"]
+    assert found("5-1/2", "5-1/1", newest=True) == ["5-1/2", "5-1/1"]
+    assert queue.tally_dead(ids={"5-1/2"}).total == 1
+    assert "5-1/2" in run("dead", "show", "orders", "5-1/2")
+    assert "5-1/2" in run("dead", "ls", "orders", "--id", "5-1/2")
+    assert queue.redrive(ids={"5-1/2", "5-1/1"}) == ["5-1/1", "5-1/2"]
+    assert queue.drop_dead(ids={"5-2/2", "5-2"}) == 2
+    assert "redriven 1" in run("dead", "redrive", "orders", "--id", "5-4/2", "--yes")
+    assert "dropped 2" in run("dead", "drop", "orders", "--id", "5-5/2", "--id", "5-5/1", "--yes")
+    assert walked == []
+    assert found("5-2") == ["9-9"], "the entry is gone: the message has its id"
+    assert {*walked} == {"orders", "orders/1", "orders/2"}
+    assert found("5-6/2", "5-2") == ["5-6/2", "9-9"]
+    assert len(queue.dead(100)) == 12
 
 
 def test_listing_continues_after_the_first_and_the_last_id(queue: Queue) -> None:

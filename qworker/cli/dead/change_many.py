@@ -65,11 +65,11 @@ def change_dead_letters(
         raise click.UsageError(f"choose the dead letters to {change.verb}: pass a filter or --all")
     per_s = choice.rate_per_s
     readings, failed = [], None
-    for shard in session.client.run(queue.ref.every_shard()):
+    shards = session.client.run(queue.ref.every_shard())
+    wanted = session.client.run(pages.narrowed(shards, choice.wanted))
+    for shard in shards:
         try:
-            readings.append(
-                (shard.keys, session.client.run(DeadLetterScan.begin(shard, choice.wanted)))
-            )
+            readings.append((shard.keys, session.client.run(DeadLetterScan.begin(shard, wanted))))
         except QworkerError as error:
             if not of_one_shard(error):
                 raise

@@ -12,7 +12,7 @@ from qworker.cli.framework.suggestions import did_you_mean
 from qworker.cli.message.bodies import message_document
 from qworker.client.dead.filter import DeadFilter, DeadTally, same_class
 from qworker.client.dead.fingerprint import error_line, fingerprint
-from qworker.client.dead.pages import READ_PAGE, DeadLetterScan
+from qworker.client.dead.pages import READ_PAGE, DeadLetterScan, narrowed
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -106,14 +106,19 @@ class Listing:
     def add(self, queue: Queue) -> None:
         """Read the dead letters of one queue, and show how far that is: a million take a while."""
         shards = queue.client.run(queue.ref.every_shard())
+        wanted = queue.client.run(narrowed(shards, self.wanted))
         with progress(f"read dead letters of {queue.name}") as advance:
-            for kept in queue.client.run(each_readable(shards, partial(self._add, advance))):
+            for kept in queue.client.run(
+                each_readable(shards, partial(self._add, wanted, advance))
+            ):
                 self.dead_letters += kept
 
-    def _add(self, advance: Callable[[int], None], shard: QueueRef) -> Plan[list[DeadLetter]]:
+    def _add(
+        self, wanted: DeadFilter, advance: Callable[[int], None], shard: QueueRef
+    ) -> Plan[list[DeadLetter]]:
         kept: list[DeadLetter] = []
         seen = DeadTally()
-        reading = yield from DeadLetterScan.begin(shard, self.wanted, size=READ_PAGE)
+        reading = yield from DeadLetterScan.begin(shard, wanted, size=READ_PAGE)
         while not reading.ended:
             before = seen.total
             page = yield from reading.page(seen)

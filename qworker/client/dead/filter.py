@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections import Counter
 from collections.abc import Mapping
@@ -37,6 +38,8 @@ class DeadFilter(Options):
     newer_than: Annotated[Duration | None, DurationKind("died since then", none="any")] = None
     ids: frozenset[str] = frozenset()
     fingerprint: str = ""
+    #: Whether `ids` are all entries that exist: then none of them is meant as a message id.
+    only_entries: bool = field(init=False, default=False)
     older_than_ms: int | None = field(init=False)
     newer_than_ms: int | None = field(init=False)
 
@@ -54,13 +57,18 @@ class DeadFilter(Options):
         """Whether it fits every dead letter."""
         return self == DeadFilter()
 
-    def entries(self, shard: int) -> set[EntryId]:
-        """Return the entries that `ids` names, if all of them are written as entry ids of this shard; else none."""
+    def entries(self) -> set[EntryId]:
+        """Return the entries that `ids` names, if all of them are written as entry ids; else none."""
         try:
-            named = {EntryId.parse(name) for name in self.ids}
+            return {EntryId.parse(name) for name in self.ids}
         except InvalidOptionError:
             return set()
-        return named if all(entry.shard == shard for entry in named) else set()
+
+    def of_entries(self) -> Self:
+        """Return the same filter, with `only_entries`."""
+        narrowed = copy.copy(self)
+        object.__setattr__(narrowed, "only_entries", True)
+        return narrowed
 
     def fits(self, dead_letter: DeadLetter, now_ms: int) -> bool:
         """Say whether a dead letter fits."""

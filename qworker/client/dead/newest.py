@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from qworker.client.dead.filter import DeadFilter, DeadTally
-from qworker.client.dead.pages import READ_PAGE, DeadLetterScan
+from qworker.client.dead.pages import READ_PAGE, DeadLetterScan, narrowed
 from qworker.client.message import DeadLetter
 from qworker.client.per_shard import each_readable
 from qworker.client.plan import Plan
@@ -41,6 +41,7 @@ def newest(
     Ends early where all others have died before `newer_than`.
     """
     shards = yield from queue.every_shard()
+    wanted = yield from narrowed(shards, wanted)
     result = Newest((yield server_time()))
 
     def read(shard: QueueRef) -> Plan[None]:

@@ -20,8 +20,9 @@ from qworker.client.page_size import PageSize
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import dead
-from qworker.engine.command import Command, Pause
+from qworker.engine.command import Command, Pause, Together
 from qworker.engine.raw import raw, server_time
+from qworker.errors import QworkerError
 from qworker.wire.ids import EntryId
 from qworker.wire.keys import QueueKeys
 
@@ -35,6 +36,7 @@ __all__ = [
     "change_these",
     "drop",
     "entries",
+    "narrowed",
     "readings_at",
     "redrive",
 ]
@@ -139,7 +141,9 @@ class DeadLetterScan:
         """Read the next page; returns the dead letters that fit, possibly none. `seen` counts all that were read."""
         if self.ended:
             return []
-        dead_letters = (yield from self._named()) or (yield from self._next())
+        dead_letters = yield from self._named()
+        if not self.ended:
+            dead_letters = yield from self._next()
         if seen is not None:
             for dead_letter in dead_letters:
                 seen.add(dead_letter)
@@ -150,20 +154,21 @@ class DeadLetterScan:
         ]
 
     def _named(self) -> Plan[list[DeadLetter]]:
-        """Read the entries that the filter names, if it names nothing else and all exist; else return none.
+        """Read the entries of this shard that the filter names, if it names nothing else; ends if all of them exist.
 
         An operator takes an entry id from a list: to find it, a million others need not be read.
         """
         if self.last is not None or self._start not in "-+":
             return []  # it has begun, or continues behind an entry
-        named = self._wanted.entries(self._queue.keys.shard)
-        if not 0 < len(named) <= _NAMED:
+        every, only = self._wanted.entries(), self._wanted.only_entries
+        named = [entry for entry in every if entry.shard == self._queue.keys.shard]
+        if not 0 < len(every) <= _NAMED or (len(named) < len(every) and not only):
             return []
         found: list[DeadLetter] = []
         for entry in sorted(named, reverse=self._newest):
             if self._until is None or entry <= self._until:
                 found += yield entries(self._queue, "XRANGE", entry.in_stream, entry.in_stream, 1)
-        if len(found) < len(named):
+        if len(found) < len(named) and not only:
             return []
         self.ended = True
         return found
@@ -190,9 +195,31 @@ class DeadLetterScan:
             self._start = following.in_stream
 
 
+def narrowed(shards: Sequence[QueueRef], wanted: DeadFilter) -> Plan[DeadFilter]:
+    """Ask the shards for the entries that a filter names; if all exist, returns it with `only_entries`.
+
+    Else a shard that has none of them would be read whole, since the id of a message may look like that of an entry.
+    """
+    places = {shard.keys.shard: shard for shard in shards}
+    named = sorted(wanted.entries())
+    if len(shards) == 1 or not 0 < len(named) <= _NAMED:
+        return wanted
+    if not all(entry.shard in places for entry in named):
+        return wanted
+    answers: list[list[DeadLetter] | QworkerError] = yield Together(
+        [
+            entries(places[entry.shard], "XRANGE", entry.in_stream, entry.in_stream, 1)
+            for entry in named
+        ]
+    )
+    exist = all(isinstance(answer, list) and answer for answer in answers)
+    return wanted.of_entries() if exist else wanted
+
+
 def readings_at(queue: QueueRef, wanted: DeadFilter, at_ms: int) -> Plan[list[DeadLetterScan]]:
     """Start a pass in every shard over the dead letters that had died at an instant of the server's clock."""
     shards = yield from queue.every_shard()
+    wanted = yield from narrowed(shards, wanted)
     return [
         DeadLetterScan(shard, wanted, now_ms=at_ms, until=EntryId.last_of(at_ms, shard.keys.shard))
         for shard in shards

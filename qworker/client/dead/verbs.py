@@ -14,6 +14,7 @@ from qworker.client.dead.pages import (
     change,
     change_these,
     drop,
+    narrowed,
 )
 from qworker.client.dead.pages import redrive as redrive_page
 from qworker.client.dead.throttle import Rate, Throttle, rate_per_s
@@ -53,6 +54,7 @@ def dead(
     chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
     last = None if after == "-" else EntryId.parse(after)
     shards = yield from queue.every_shard()
+    chosen = yield from narrowed(shards, chosen)
 
     def read(shard: QueueRef) -> Plan[list[DeadLetter]]:
         behind = last and _behind(last, shard.keys.shard, newest=newest)
@@ -76,12 +78,17 @@ def find_dead(queue: QueueRef, message_id: str) -> Plan[DeadLetter | None]:
     return None
 
 
-@everywhere(DeadTally.sum, reads=True)
 def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
     """Count dead letters that fit by reason, error class and task; filters as in `dead`. O(n)."""
-    reading = yield from DeadLetterScan.begin(queue, DeadFilter.of(wanted, given), size=READ_PAGE)
+    chosen = yield from narrowed((yield from queue.every_shard()), DeadFilter.of(wanted, given))
+    return (yield from _tally(queue, chosen))
+
+
+@everywhere(DeadTally.sum, reads=True)
+def _tally(queue: QueueRef, /, wanted: DeadFilter) -> Plan[DeadTally]:
+    reading = yield from DeadLetterScan.begin(queue, wanted, size=READ_PAGE)
     tally = DeadTally()
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
@@ -193,8 +200,9 @@ def _change(
     which = DeadFilter.of(wanted, named)
     if which.is_empty and not everything:
         raise InvalidOptionError("filter", "fits every dead letter", "pass everything=True for all")
-    failed = None
-    for shard in (yield from queue.every_shard()):
+    failed, shards = None, (yield from queue.every_shard())
+    which = yield from narrowed(shards, which)
+    for shard in shards:
         left = None if limit is None else limit - changed.total
         try:
             reading = yield from DeadLetterScan.begin(shard, which)
