@@ -43,6 +43,16 @@ def document(spark):
     return make_document(frame(spark, *journals(), many=True), scope)
 
 
+@pytest.fixture(scope="module")
+def page(document) -> str:
+    return render(document)
+
+
+@pytest.fixture(scope="module")
+def shown(page) -> Page:
+    return Page(page)
+
+
 def test_the_head_says_what_was_read(document):
     assert document["data"] == {"rows": 18, "first_ms": MS, "last_ms": MS + 9200}
     assert (document["bucket_s"], len(document["t_ms"])) == (1, 10)
@@ -142,14 +152,14 @@ def test_the_command_to_copy_has_nothing_that_a_terminal_obeys(name):
     assert dead_letter(row, "shop")["redrive"].isprintable()
 
 
-def test_messages_that_waited_for_a_limit_are_counted_by_queue_and_limit(document):
+def test_messages_that_waited_for_a_limit_are_counted_by_queue_and_limit(document, page):
     """With the time from due to received; the greatest sum comes first."""
     names = ("queue", "limit", "waits", "wait_s", "p50_ms", "p99_ms")
     assert [tuple(row[name] for name in names) for row in document["limits"]] == [
         ("emails", "turn", 2, 4.0, 1000.0, 3000.0),
         ("emails", "rate", 1, 1.0, 1000.0, 1000.0),
     ]
-    assert "What messages waited for" in render(document)
+    assert "What messages waited for" in page
     assert "What messages waited for" not in render({**document, "limits": []})
 
 
@@ -161,9 +171,8 @@ def test_targets_are_by_queue_from_due_to_acked_and_a_death_is_a_miss(document):
     assert (orders["target_ms"], orders["done"], orders["within"]) == (8000, 1, 1)
 
 
-def test_the_same_numbers_are_in_the_page_and_in_json(document):
-    page = render(json.loads(json.dumps(document)))
-    assert page == render(document)
+def test_the_same_numbers_are_in_the_page_and_in_json(document, page):
+    assert page == render(json.loads(json.dumps(document)))
     assert page.count("data-figure=") == 14
     names = re.findall(r'data-figure="(\w+)"', page)
     # There are neither runs nor groups of calls: see test_report_compositions.py.
@@ -180,10 +189,9 @@ def test_every_figure_is_one_that_plotly_accepts(document):
         graph_objects.Figure(json.loads(text))
 
 
-def test_a_chart_names_only_colours_that_the_theme_has(document):
+def test_a_chart_names_only_colours_that_the_theme_has(document, page):
     text = json.dumps([TEMPLATE, make_figures(document)])
     assert set(re.findall(r'"@([a-z0-9]+)', text)) <= set(COLOURS)
-    page = render(document)
     for name, (light, dark) in COLOURS.items():
         assert re.findall(rf"--{name}: (#\w+);", page) == [light, dark]
 
@@ -219,16 +227,16 @@ class Page(HTMLParser):
         self._element = ""
 
 
-def test_every_table_has_as_many_cells_as_titles(document):
-    tables = Page(render(document)).tables
+def test_every_table_has_as_many_cells_as_titles(shown):
+    tables = shown.tables
     assert len(tables) == 17  # all but that of gaps, of which there are none
     for name, (titles, *rows) in tables.items():
         assert rows, name
         assert {len(row) for row in rows} == {len(titles)}, name
 
 
-def test_the_tables_have_the_numbers_of_their_charts(document):
-    tables = Page(render(document)).tables
+def test_the_tables_have_the_numbers_of_their_charts(shown):
+    tables = shown.tables
     assert tables["Backlog"][:2] == [
         ["from", "emails", "orders"],
         ["2031-05-04 10:00:09", "1", "0"],
@@ -241,14 +249,13 @@ def test_the_tables_have_the_numbers_of_their_charts(document):
     assert tables["Capacity"][1][-2:] == ["never at this rate", "under 3 days"]
 
 
-def test_the_tiles_show_the_key_figures(document):
-    assert Page(render(document)).values == [
+def test_the_tiles_show_the_key_figures(shown):
+    assert shown.values == [
         "5", "3", "3", "1", "1", "1 s", "500 ms", "complete",
     ]  # fmt: skip
 
 
-def test_the_page_names_its_zone_its_targets_and_its_sections(document):
-    page = render(document)
+def test_the_page_names_its_zone_its_targets_and_its_sections(document, page):
     assert "2031-05-04 10:00" in page
     assert "</b> UTC, 9.2 s" in page
     assert "Targets: emails 2 s, orders 8 s." in page
