@@ -378,24 +378,32 @@ def items_read(drive: Drive, command: Command[Any]) -> list[int]:
 
 
 @pytest.mark.slow
-def test_of_large_bodies_one_is_read_at_a_time() -> None:
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "valkey",
+        pytest.param(
+            "redis", marks=pytest.mark.nightly("test_of_large_bodies_one_is_read_at_a_time")
+        ),
+    ],
+)
+def test_of_large_bodies_one_is_read_at_a_time(engine: str) -> None:
     """Receiving, purging and promoting read a first one alone, and no more where that fills the call."""
     large = [own(f"m{number}", body="x" * 2 * MEBIBYTE) for number in range(4)]
-    for engine, _ in servers.engines():
-        with servers.start(engine, guarded=False) as server:
-            drive = Drive(server.url, "n", "q")
-            drive.redis.rpush(drive.keys.ready[0], *large)
-            receive = settle_receive(drive.keys, "L", 100, now_ms=NOW)
-            assert items_read(drive, receive) == [1]
-            of_suspects_and_ready = items_read(drive, purge(drive.keys, "ready", now_ms=NOW))
-            assert of_suspects_and_ready == [1, 1]
-            drive.redis.zadd(drive.keys.delayed, dict.fromkeys(large, NOW - 1))
-            assert items_read(drive, promote(drive.keys, now_ms=NOW)) == [1]
-            drive.redis.delete(drive.keys.ready[0])
-            drive.redis.rpush(drive.keys.ready[0], *[own(f"s{number}") for number in range(100)])
-            receive = settle_receive(drive.keys, "M", 100, now_ms=NOW)
-            assert items_read(drive, receive) == [1, 33, 33, 33]
-            drive.close()
+    with servers.start(engine, guarded=False) as server:
+        drive = Drive(server.url, "n", "q")
+        drive.redis.rpush(drive.keys.ready[0], *large)
+        receive = settle_receive(drive.keys, "L", 100, now_ms=NOW)
+        assert items_read(drive, receive) == [1]
+        of_suspects_and_ready = items_read(drive, purge(drive.keys, "ready", now_ms=NOW))
+        assert of_suspects_and_ready == [1, 1]
+        drive.redis.zadd(drive.keys.delayed, dict.fromkeys(large, NOW - 1))
+        assert items_read(drive, promote(drive.keys, now_ms=NOW)) == [1]
+        drive.redis.delete(drive.keys.ready[0])
+        drive.redis.rpush(drive.keys.ready[0], *[own(f"s{number}") for number in range(100)])
+        receive = settle_receive(drive.keys, "M", 100, now_ms=NOW)
+        assert items_read(drive, receive) == [1, 33, 33, 33]
+        drive.close()
 
 
 def test_promote_continues_after_a_large_body(drive: Drive) -> None:
@@ -443,21 +451,30 @@ def test_sweep_ends_after_a_mebibyte_and_is_asked_again(drive: Drive) -> None:
 
 
 @pytest.mark.slow
-def test_what_comes_back_behind_another_is_written_once() -> None:
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "valkey",
+        pytest.param(
+            "redis",
+            marks=pytest.mark.nightly("test_what_comes_back_behind_another_is_written_once"),
+        ),
+    ],
+)
+def test_what_comes_back_behind_another_is_written_once(engine: str) -> None:
     """The one at the head is written again and what comes back once: nothing large is written only to be cut off."""
-    for engine, _ in servers.engines():
-        with servers.start(engine, guarded=False) as server:
-            drive = Drive(server.url, "n", "q")
-            for number in range(2):
-                item = own(f"m{number}", NOW - 9 + number, body="x" * MEBIBYTE)
-                drive.redis.rpush(drive.keys.ready[0], item)
-            for lease in ("L", "M"):
-                drive.receive(lease, 1)
-            for lease in ("L", "M"):
-                outcomes = Outcomes(lease)
-                outcomes.release("0")
-                words = called(drive, settle(drive.keys, [outcomes], now_ms=NOW))
-            written = sum(len(word) for each in words if each[0] == "LPUSH" for word in each)
-            assert 2 * MEBIBYTE < written < 2.1 * MEBIBYTE
-            assert [item.split()[1] for item in drive.state("ready")["ready"]] == ["m0", "m1"]
-            drive.close()
+    with servers.start(engine, guarded=False) as server:
+        drive = Drive(server.url, "n", "q")
+        for number in range(2):
+            item = own(f"m{number}", NOW - 9 + number, body="x" * MEBIBYTE)
+            drive.redis.rpush(drive.keys.ready[0], item)
+        for lease in ("L", "M"):
+            drive.receive(lease, 1)
+        for lease in ("L", "M"):
+            outcomes = Outcomes(lease)
+            outcomes.release("0")
+            words = called(drive, settle(drive.keys, [outcomes], now_ms=NOW))
+        written = sum(len(word) for each in words if each[0] == "LPUSH" for word in each)
+        assert 2 * MEBIBYTE < written < 2.1 * MEBIBYTE
+        assert [item.split()[1] for item in drive.state("ready")["ready"]] == ["m0", "m1"]
+        drive.close()

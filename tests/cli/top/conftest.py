@@ -82,7 +82,7 @@ async def seat(
     """Open the screen, and wait for its first picture."""
     client = Client(ConnectionFactory(url, name="test-top"), give_up_s=0.5)
     parsed = ServerURL.parse(url)
-    options.setdefault("every_s", 0.2)
+    options.setdefault("every_s", 0.5)
     top = Top(Namespace(namespace, client, parsed, parsed), **options)
     try:
         async with top.run_test(size=size) as pilot:
