@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
+from structlog.testing import capture_logs
 
 from qworker import QueueAttributes, QWorker, SyncRun
 from qworker.cli.main import cli
@@ -23,6 +24,7 @@ from qworker.errors import (
     InvalidNameError,
     InvalidOptionError,
     QueueFullError,
+    ServerError,
     ShardDrainingError,
     StaleReceiptError,
 )
@@ -270,6 +272,25 @@ def test_a_dead_letter_named_by_its_entry_costs_no_walk(
     assert {*walked} == {"orders", "orders/1", "orders/2"}
     assert found("5-6/2", "5-2") == ["5-6/2", "9-9"]
     assert len(queue.dead(100)) == 12
+
+
+def test_a_dead_letter_named_by_its_entry_needs_no_other_shard(queue: Queue) -> None:
+    """A key of another type in one shard does not keep an operator from what is in the others."""
+    first, second, third = shards_of(queue)
+    for number in range(1, 5):
+        bury_as(second, f"5-{number}")
+    for shard in (first, third):
+        queue.client.execute(raw("SET", shard.keys.dead, "of another program"))
+    words = ["--url", str(queue.client.factory.url), "--namespace", queue.ref.namespace, "dead"]
+    for verb in (["show", "orders"], ["redrive", "orders", "--yes", "--id"]):
+        with capture_logs() as logged:
+            result = CliRunner().invoke(cli, [*words, *verb, "5-1/1"])
+        assert (result.exit_code, logged) == (0, []), result.output
+    assert queue.redrive(ids={"5-2/1"}) == ["5-2/1"]
+    assert queue.drop_dead(ids={"5-3/1"}) == 1
+    with pytest.raises(ServerError, match="another type"):
+        queue.drop_dead(ids={"5-3/1"})
+    assert [one.entry_id for one in second.dead()] == ["5-4/1"]
 
 
 def test_listing_continues_after_the_first_and_the_last_id(queue: Queue) -> None:

@@ -65,8 +65,8 @@ def change_dead_letters(
         raise click.UsageError(f"choose the dead letters to {change.verb}: pass a filter or --all")
     per_s = choice.rate_per_s
     readings, failed = [], None
-    shards = session.client.run(queue.ref.every_shard())
-    wanted = session.client.run(pages.narrowed(shards, choice.wanted))
+    every = session.client.run(queue.ref.every_shard())
+    shards, wanted = session.client.run(pages.narrowed(every, choice.wanted))
     for shard in shards:
         try:
             readings.append((shard.keys, session.client.run(DeadLetterScan.begin(shard, wanted))))

@@ -105,8 +105,8 @@ class Listing:
 
     def add(self, queue: Queue) -> None:
         """Read the dead letters of one queue, and show how far that is: a million take a while."""
-        shards = queue.client.run(queue.ref.every_shard())
-        wanted = queue.client.run(narrowed(shards, self.wanted))
+        every = queue.client.run(queue.ref.every_shard())
+        shards, wanted = queue.client.run(narrowed(every, self.wanted))
         with progress(f"read dead letters of {queue.name}") as advance:
             for kept in queue.client.run(
                 each_readable(shards, partial(self._add, wanted, advance))

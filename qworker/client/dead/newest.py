@@ -40,8 +40,7 @@ def newest(
 
     Ends early where all others have died before `newer_than`.
     """
-    shards = yield from queue.every_shard()
-    wanted = yield from narrowed(shards, wanted)
+    shards, wanted = yield from narrowed((yield from queue.every_shard()), wanted)
     result = Newest((yield server_time()))
 
     def read(shard: QueueRef) -> Plan[None]:

@@ -195,31 +195,34 @@ class DeadLetterScan:
             self._start = following.in_stream
 
 
-def narrowed(shards: Sequence[QueueRef], wanted: DeadFilter) -> Plan[DeadFilter]:
-    """Ask the shards for the entries that a filter names; if all exist, returns it with `only_entries`.
+def narrowed(
+    shards: Sequence[QueueRef], wanted: DeadFilter
+) -> Plan[tuple[Sequence[QueueRef], DeadFilter]]:
+    """Ask the shards for the entries that a filter names; if all exist, returns only their shards, and `only_entries`.
 
     Else a shard that has none of them would be read whole, since the id of a message may look like that of an entry.
     """
     places = {shard.keys.shard: shard for shard in shards}
     named = sorted(wanted.entries())
     if len(shards) == 1 or not 0 < len(named) <= _NAMED:
-        return wanted
+        return shards, wanted
     if not all(entry.shard in places for entry in named):
-        return wanted
+        return shards, wanted
     answers: list[list[DeadLetter] | QworkerError] = yield Together(
         [
             entries(places[entry.shard], "XRANGE", entry.in_stream, entry.in_stream, 1)
             for entry in named
         ]
     )
-    exist = all(isinstance(answer, list) and answer for answer in answers)
-    return wanted.of_entries() if exist else wanted
+    if not all(isinstance(answer, list) and answer for answer in answers):
+        return shards, wanted
+    having = {entry.shard for entry in named}
+    return [shard for shard in shards if shard.keys.shard in having], wanted.of_entries()
 
 
 def readings_at(queue: QueueRef, wanted: DeadFilter, at_ms: int) -> Plan[list[DeadLetterScan]]:
     """Start a pass in every shard over the dead letters that had died at an instant of the server's clock."""
-    shards = yield from queue.every_shard()
-    wanted = yield from narrowed(shards, wanted)
+    shards, wanted = yield from narrowed((yield from queue.every_shard()), wanted)
     return [
         DeadLetterScan(shard, wanted, now_ms=at_ms, until=EntryId.last_of(at_ms, shard.keys.shard))
         for shard in shards

@@ -19,7 +19,7 @@ from qworker.client.dead.pages import (
 from qworker.client.dead.pages import redrive as redrive_page
 from qworker.client.dead.throttle import Rate, Throttle, rate_per_s
 from qworker.client.message import DeadLetter
-from qworker.client.per_shard import chained, each_readable, everywhere, of_one_shard
+from qworker.client.per_shard import chained, each_readable, of_one_shard
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.kinds import IntegerKind
@@ -53,8 +53,7 @@ def dead(
     """
     chosen, count = DeadFilter.of(wanted, given), _COUNT.check(count, "count")
     last = None if after == "-" else EntryId.parse(after)
-    shards = yield from queue.every_shard()
-    chosen = yield from narrowed(shards, chosen)
+    shards, chosen = yield from narrowed((yield from queue.every_shard()), chosen)
 
     def read(shard: QueueRef) -> Plan[list[DeadLetter]]:
         behind = last and _behind(last, shard.keys.shard, newest=newest)
@@ -82,13 +81,13 @@ def tally_dead(
     queue: QueueRef, /, wanted: DeadFilter | None = None, **given: object
 ) -> Plan[DeadTally]:
     """Count dead letters that fit by reason, error class and task; filters as in `dead`. O(n)."""
-    chosen = yield from narrowed((yield from queue.every_shard()), DeadFilter.of(wanted, given))
-    return (yield from _tally(queue, chosen))
+    chosen = DeadFilter.of(wanted, given)
+    shards, chosen = yield from narrowed((yield from queue.every_shard()), chosen)
+    return DeadTally.sum((yield from each_readable(shards, lambda shard: _tally(shard, chosen))))
 
 
-@everywhere(DeadTally.sum, reads=True)
-def _tally(queue: QueueRef, /, wanted: DeadFilter) -> Plan[DeadTally]:
-    reading = yield from DeadLetterScan.begin(queue, wanted, size=READ_PAGE)
+def _tally(shard: QueueRef, wanted: DeadFilter) -> Plan[DeadTally]:
+    reading = yield from DeadLetterScan.begin(shard, wanted, size=READ_PAGE)
     tally = DeadTally()
     while not reading.ended:
         for dead_letter in (yield from reading.page()):
@@ -200,8 +199,8 @@ def _change(
     which = DeadFilter.of(wanted, named)
     if which.is_empty and not everything:
         raise InvalidOptionError("filter", "fits every dead letter", "pass everything=True for all")
-    failed, shards = None, (yield from queue.every_shard())
-    which = yield from narrowed(shards, which)
+    failed = None
+    shards, which = yield from narrowed((yield from queue.every_shard()), which)
     for shard in shards:
         left = None if limit is None else limit - changed.total
         try:
