@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -23,6 +24,7 @@ HEAVY = {
 DATACLASSES = 34
 
 
+@cache
 def modules_after(*statements: str) -> set[str]:
     """The top-level modules that a fresh interpreter has imported after running statements."""
     code = "; ".join(

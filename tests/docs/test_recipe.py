@@ -76,14 +76,17 @@ def test_four_files_make_an_operation(copy: Path, store_url: str, namespace: str
     )
 
     assert printed == f"{urgent}\n"
-    words = ("-m", "qworker", "queue", "head", "emails", "--json")
-    document = json.loads(run(copy, *words, url=store_url, namespace=namespace))
-    assert document == {"queue": "emails", "id": urgent}
-    roles = (
-        "from qworker.engine.acl import scripts_of\n"
-        "print(*(role for role in ('producer', 'consumer', 'daemon', 'operator') if 'head' in scripts_of(role)))"
-    )
-    assert run(copy, "-c", roles, url=store_url, namespace=namespace) == "consumer operator\n"
+    code = """
+from qworker.cli.main import cli
+from qworker.engine.acl import scripts_of
+
+print(*(role for role in ("producer", "consumer", "daemon", "operator") if "head" in scripts_of(role)))
+cli(["queue", "head", "emails", "--json"])
+"""
+    printed = run(copy, "-c", code, url=store_url, namespace=namespace)
+    roles, _, document = printed.partition("\n")
+    assert roles == "consumer operator"
+    assert json.loads(document) == {"queue": "emails", "id": urgent}
 
 
 @pytest.mark.nightly("test_four_files_make_an_operation")
