@@ -225,12 +225,22 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("source", "spec", "said"),
     [
-        ("import nowhere_to_be_found", "jobs", "No module named 'nowhere_to_be_found'"),
+        pytest.param(
+            "import nowhere_to_be_found",
+            "jobs",
+            "No module named 'nowhere_to_be_found'",
+            marks=pytest.mark.nightly("test_an_app_that_cannot_be_used_is_bad_input"),
+        ),
         ("app = 7", "jobs", "module 'jobs' holds no QWorker"),
         ("", "job", "or on the Python path; did you mean jobs?"),
         ("", "jobs.app", "or on the Python path; did you mean jobs:app?"),
         ("", "./job.py", "/job.py'"),
-        ("", "../jobs", "there is no file '/"),
+        pytest.param(
+            "",
+            "../jobs",
+            "there is no file '/",
+            marks=pytest.mark.nightly("test_an_app_that_cannot_be_used_is_bad_input"),
+        ),
         (
             "",
             "my jobs",
@@ -238,7 +248,12 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
         ),
         ("", ".", "'.' is not the name of a module; write MODULE, MODULE:ATTR, or the path"),
         ("", "jobs:ap", "module 'jobs' has no 'ap'; the module holds app"),
-        ("", "jobs:note", "'jobs:note' is function, not a QWorker; the module holds app"),
+        pytest.param(
+            "",
+            "jobs:note",
+            "'jobs:note' is function, not a QWorker; the module holds app",
+            marks=pytest.mark.nightly("test_an_app_that_cannot_be_used_is_bad_input"),
+        ),
         (
             "@app.task\ndef one() -> None: ...\n@app.task(name='one')\ndef two() -> None: ...",
             "jobs",

@@ -169,6 +169,7 @@ def readiness(port: int) -> tuple[int, str]:
         connection.close()
 
 
+@pytest.mark.nightly("faults/test_commit.py::test_nothing_is_lost")
 def test_workers_find_a_server_that_was_killed_and_came_back(own_lab: Lab) -> None:
     """After a crash and restart of the server, every child is at work again, and nothing is lost."""
     if servers.GUARDED:

@@ -82,7 +82,14 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 class TestDaemon:
-    @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    @pytest.mark.parametrize(
+        "signum",
+        [
+            signal.SIGTERM,
+            pytest.param(signal.SIGINT, marks=pytest.mark.nightly("test_ends_with_a_signal")),
+            signal.SIGHUP,
+        ],
+    )
     def test_ends_with_a_signal(
         self, store_url: str, namespace: str, systemd: Systemd, signum: signal.Signals
     ) -> None:

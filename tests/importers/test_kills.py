@@ -100,9 +100,9 @@ def test_kill_loses_nothing_and_doubles_nothing(system, other, shop, tmp_path):
 
 def test_interrupt_says_how_far_it_came(other, shop, tmp_path):
     """Ctrl-C: exit code 130, and the same command continues."""
-    add_rsmq(other.redis, "jobs", [b"x" * 1000] * COUNT)
+    add_rsmq(other.redis, "jobs", [b"x" * 1000] * 2000)
     process = start(other, shop, tmp_path, "rsmq")
-    while other.redis.zcard("rsmq:jobs") == COUNT:
+    while other.redis.zcard("rsmq:jobs") == 2000:
         time.sleep(0.0005)
     psutil.Process(process.pid).suspend()
     os.kill(process.pid, signal.SIGINT)
@@ -112,4 +112,4 @@ def test_interrupt_says_how_far_it_came(other, shop, tmp_path):
     assert start(other, shop, tmp_path, "rsmq").wait(DEADLINE_S) == 0
     seen = Counter()
     handle(shop, seen)
-    assert seen.total() == COUNT
+    assert seen.total() == 2000

@@ -334,7 +334,21 @@ def test_the_last_of_two_clients_that_set_a_limit_sets_it_in_all_shards(app: QWo
         assert of_shards(queue) in ([{"b": "c=1"}] * 2, [{"b": "c=2"}] * 2), stop
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *range(3),
+        *(
+            pytest.param(
+                seed,
+                marks=pytest.mark.nightly(
+                    "test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards"
+                ),
+            )
+            for seed in range(3, 12)
+        ),
+    ],
+)
 def test_changes_of_two_clients_beside_divisions_end_alike_in_all_shards(
     app: QWorker, seed: int
 ) -> None:

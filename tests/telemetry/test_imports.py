@@ -72,6 +72,7 @@ def test_the_apps_own_configuration_stays() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.nightly("test_the_apps_own_configuration_stays")
 def test_of_two_configurations_before_the_import_the_later_one_counts() -> None:
     """As if structlog had been imported before them."""
     lines = lines_of(

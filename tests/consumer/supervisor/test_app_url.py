@@ -242,7 +242,11 @@ def test_an_import_error_is_shown_whole(lab: Lab) -> None:
     ("source", "problem"),
     [
         ("del app\n", "module 'jobs' holds no QWorker"),
-        ("print('last words'); os._exit(5)\n", "a process exited with code 5 while it imported"),
+        pytest.param(
+            "print('last words'); os._exit(5)\n",
+            "a process exited with code 5 while it imported",
+            marks=pytest.mark.nightly("test_what_is_wrong_with_an_app_is_one_line"),
+        ),
         ("os.closerange(3, 99); os._exit(6)\n", "a process exited with code 6 while it imported"),
         (
             "app = QWorker(url='redis://:hunter2@localhost/x')\n",

@@ -147,6 +147,9 @@ def test_children_are_not_blamed_for_a_server_that_was_away(
         lab.close()
 
 
+@pytest.mark.nightly(
+    "consumer/child/test_burst_end.py::test_a_burst_of_several_processes_ends_when_none_has_work"
+)
 def test_a_burst_ends_with_everything_settled(lab: Lab) -> None:
     """A worker in a burst ends with code 0 when nothing is ready, and leaves no presence behind."""
     lab.app(HANDLE)
