@@ -121,10 +121,10 @@ def _ask(session: Session) -> Server:
 
 
 def _as_command(line: str) -> str:
-    # Quoted for redis-cli and the shell, as patterns have braces and selectors brackets.
-    words, bracket, selector = line.removeprefix("user ").partition(" (")
-    quoted = " ".join(f"'{part}'" for part in words.split(" "))
-    return f"ACL SETUSER {quoted}" + (f" '({selector}'" if bracket else "")
+    # Quoted for redis-cli and the shell, as patterns have braces and selectors brackets; each selector is one word.
+    words, *selectors = line.removeprefix("user ").split(" (")
+    parts = [*words.split(" "), *(f"({selector}" for selector in selectors)]
+    return "ACL SETUSER " + " ".join(f"'{part}'" for part in parts)
 
 
 def _write(path: Path, passwords: dict[str, str]) -> None:

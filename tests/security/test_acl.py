@@ -6,6 +6,7 @@ Nothing that a role does in its work may show in ACL LOG, and what it must not d
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -114,6 +115,35 @@ def test_each_role_does_its_work_and_the_log_stays_empty(
         assert metrics.zcard(keys.delayed) == 2
         assert metrics.hgetall(keys.stats)[b"sent"] == b"23"
     assert shop.refused() == []
+
+
+def test_commands_make_the_users_of_the_file(shop: GuardedServer) -> None:
+    """What `--commands` writes is accepted, and each user has the rights that its line in the aclfile gives it."""
+    arguments = [
+        "--namespace",
+        NAMESPACE,
+        "acl",
+        "--commands",
+        "--prefix",
+        "typed-",
+        "--queue",
+        "mail",
+    ]
+    arguments += ["--server-version", shop.server.version]
+    combined = [word for role in ROLES if not ROLES[role].every_queue for word in ("--role", role)]
+    for more in ([], [*combined, "--role", "producer+results"]):
+        written = CliRunner().invoke(cli, [*arguments, *more]).output.splitlines()
+        with shop.redis() as tester:
+            for command in written:
+                words = shlex.split(command)
+                tester.execute_command(*words)
+                typed, filed = (
+                    tester.acl_getuser(name)
+                    for name in (words[2], words[2].replace("typed-", "qworker-"))
+                )
+                tester.acl_deluser(words[2])
+                assert typed | {"passwords": []} == filed | {"passwords": []}
+        assert len(written) == (len(more) // 2 or len(ROLES))
 
 
 def test_a_user_of_one_queue_reaps_it(shop: GuardedServer, open_queue: Open) -> None:
