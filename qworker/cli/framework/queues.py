@@ -107,7 +107,13 @@ class Queues:
         Raises the error of a node if no queue can be read.
         """
         from qworker.client.inspect.peek import inspect
-        from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError
+        from qworker.errors import (
+            BrokenQueueError,
+            InDoubtError,
+            LoadingError,
+            UnavailableError,
+            of_one_slot,
+        )
         from qworker.wire.keys import QueueKeys
 
         inspections: dict[str, Inspection | BrokenQueueError] = {}
@@ -115,7 +121,8 @@ class Queues:
         away: dict[Address | None, UnavailableError | InDoubtError | LoadingError] = {}
         factory = self._client.factory
         for name in self.names() if names is None else names:
-            node = factory.last_node(QueueKeys(self._namespace, name).meta)
+            key = QueueKeys(self._namespace, name).meta
+            node = factory.last_node(key)
             try:
                 if node in away:
                     raise away[node]
@@ -125,11 +132,13 @@ class Queues:
             except (UnavailableError, InDoubtError, LoadingError) as error:
                 if not partial or not factory.clustered:
                     raise
-                # Now it may be known that no node serves the slot; the queues of the node are read.
-                node = factory.last_node(QueueKeys(self._namespace, name).meta)
+                # If no node serves the slot, the other queues of the node that had it are read.
+                known = node in away
+                node = None if of_one_slot(error) else factory.last_node(key)
                 away.setdefault(node, error)
                 named = f"its node {node} is away" if node else "no node has it"
-                self.unread[name] = f"{named} ({error})"
+                # The error of another queue names another slot.
+                self.unread[name] = named if known and not node else f"{named} ({error})"
         if away and not inspections:
             raise next(iter(away.values()))
         return inspections
