@@ -121,27 +121,33 @@ def test_queues_messages_and_dead_letters_as_tables(load, store_url, namespace, 
 
 
 def test_a_stream_continues_from_its_checkpoint_and_lost_entries_end_it_or_are_a_row(run, journal):
-    journal.fill(5, TWO)
+    journal.fill(3, TWO)
     batches, query = run(maxEntriesPerTrigger="2", readerName="archive")
-    assert [len(batch) for batch in batches] == [4, 4, 2]
+    assert [len(batch) for batch in batches] == [4, 2]
     end = json.loads(query.lastProgress["sources"][0]["endOffset"])
     assert end["emails"].pop("mark") > 0
-    assert end == {"emails": {"epoch": T0_MS, "entry": 5, "event": 10}}
+    assert end == {"emails": {"epoch": T0_MS, "entry": 3, "event": 6}}
     assert journal._redis.hkeys(journal.keys.readers) == [b"archive"]
 
     journal.fill(4, TWO)
-    journal.trim(8)
-    with pytest.raises(Exception, match="entries 5 to 7 of epoch"):
+    journal.trim(6)
+    with pytest.raises(Exception, match="entries 3 to 5 of epoch"):
         run()
     batches, _ = run(failOnDataLoss="false")
-    assert batches == [[("gap", 10), ("acked", 16), ("nacked", 17)]]
+    assert batches == [[("gap", 6), ("acked", 12), ("nacked", 13)]]
 
 
 def test_a_wrong_option_is_named_and_no_password_shows(spark, load):
     with pytest.raises(Exception, match="option fetchsiz: is unknown; did you mean fetchSize"):
         load("journal", fetchSiz="5").count()
     frame = spark.read.format("qworker").option("url", "unix://u:s3cret@/nowhere").load("queues")
-    assert "s3cret" not in frame._jdf.queryExecution().toString()
+    plans = frame._jdf.queryExecution()
+    for plan in (plans.logical(), plans.analyzed(), plans.optimizedPlan(), plans.executedPlan()):
+        # With all columns: Spark itself leaves out those behind the first 25.
+        text = plan.treeString(True, True, 1000, False, False)
+        assert "qworker" in text
+        assert "s3cret" not in text
+    assert "snapshot_ts" in text
 
 
 def test_spark_finds_the_source_without_registration(spark, store_url, namespace):
