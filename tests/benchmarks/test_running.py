@@ -55,6 +55,7 @@ def test_cost_counts_round_trips_of_a_whole_life() -> None:
     assert rows["LPUSH + RPOP, pipelines of 100: commands"]["value"] == pytest.approx(2, abs=0.1)
 
 
+@pytest.mark.nightly("test_cost_counts_round_trips_of_a_whole_life")
 def test_lone_sends_and_receives_each_message_by_a_call_of_its_own() -> None:
     rows = _rows("lone", 500)
     assert rows["qworker: commands"]["goal"] == "≤ 18"

@@ -37,6 +37,7 @@ def start(app: QWorker) -> Any:
     return group([fetch.call("a"), fetch.call("bad")], policy="successes").then(publish).start()
 
 
+@pytest.mark.slow
 def test_groups_are_listed_shown_and_abandoned(run: Any, app: QWorker) -> None:
     """With what they wait for; an abandoned one ends the wait for its result."""
     handle = start(app)

@@ -101,6 +101,7 @@ def test_expressions_are_valid(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_expressions_find_data(tmp_path: Path) -> None:
     """Each gives a number where every metric has data."""
     every = [filled(expression) for panel in CHARTS for expression in expressions(panel)]
@@ -117,6 +118,7 @@ def test_expressions_find_data(tmp_path: Path) -> None:
     ],
     ids=["no such metric", "labels do not match", "no le"],
 )
+@pytest.mark.slow
 def test_an_expression_without_data_is_noticed(query: str, tmp_path: Path) -> None:
     """The check above is able to fail."""
     code, text = queries.finds_data([query], tmp_path)

@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qworker import QWorker
 from tests.consumer.conftest import app
 from tests.consumer.driving import running
@@ -18,6 +20,7 @@ PAGE = "docs/composition.md"
 _DECLARED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
+@pytest.mark.slow
 def test_our_code_runs_as_one_program(app: QWorker, tmp_path: Path) -> None:
     """Each expression with a comment has the value that the comment shows."""
     code = "\n".join(blocks(PAGE, "python"))

@@ -272,6 +272,7 @@ def test_what_was_taken_from_the_middle_is_gone_alone(drive: Drive) -> None:
     assert drive.state("ready")["ready"] == left
 
 
+@pytest.mark.slow
 def test_looks_ask_for_as_much_as_fits_a_reply(drive: Drive) -> None:
     """Messages of 400 KiB come a few at a time, of whatever state they are."""
     drive.redis.rpush(drive.keys.ready[0], *[own(f"r{n}", body="x" * 400 * KIB) for n in range(9)])
@@ -292,6 +293,7 @@ def test_looks_ask_for_as_much_as_fits_a_reply(drive: Drive) -> None:
     assert max(look.sizes) < 1800 * KIB
 
 
+@pytest.mark.slow
 def test_scan_of_large_delayed_messages_is_divided(drive: Drive) -> None:
     """A scan reads a few of the delayed messages, and then as many a call as make about a mebibyte."""
     due = {own(f"d{number}", body="x" * 200 * KIB): NOW + number for number in range(60)}

@@ -357,6 +357,7 @@ _STEPS = st.lists(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(_STEPS)
+@pytest.mark.slow
 def test_a_result_is_kept_if_and_only_if_its_ack_counted(
     store_url: str, namespace: str, steps: list[tuple[str, int]]
 ) -> None:

@@ -79,6 +79,7 @@ def test_slots_of_a_batch_that_no_script_has_written(drive: Drive, written: byte
     assert get(drive, "l3") == ["a1", "b1"]
 
 
+@pytest.mark.slow
 def test_thousands_of_lost_slots_are_reported(drive: Drive) -> None:
     """As many as were in flight when a daemon of an earlier version reaped them."""
     put(drive, "a:a0", "a:a1")

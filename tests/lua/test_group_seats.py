@@ -142,6 +142,7 @@ def test_numbers_that_go_round_pass_many_that_are_taken(drive: Drive, together: 
 @pytest.mark.parametrize(
     ("free", "looks", "passed"), [(0, 20, 1_000_000), (0, 1_000_000, 500), (1, 20, 500)]
 )
+@pytest.mark.slow
 def test_a_call_does_not_look_for_numbers_for_each_of_many_groups(
     drive: Drive, free: int, looks: int, passed: int
 ) -> None:

@@ -200,6 +200,7 @@ def test_the_first_limit(counter: Counter, namespace: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["push", "result"])
+@pytest.mark.slow
 def test_batches_with_effects(counter: Counter, namespace: str, name: str) -> None:
     """A step of a chain costs a few commands per call, none per message; a result takes two."""
     keys = QueueKeys(namespace, "q")

@@ -523,6 +523,7 @@ def test_lowered_cap_trims_a_thousand_entries_a_call(journal: Drive) -> None:
     assert len(ids_of(journal)) == max(600, fits)
 
 
+@pytest.mark.slow
 def test_entries_of_older_epochs_and_of_others_go_first(journal: Drive) -> None:
     """What does not count as ours, or cannot be counted on, does not keep the journal over its cap."""
     journal.redis.hset(journal.keys.meta, "journal_cap", 2**20)

@@ -81,6 +81,7 @@ def open_queue(shop: GuardedServer) -> Iterator[Open]:
         client.close()
 
 
+@pytest.mark.slow
 def test_each_role_does_its_work_and_the_log_stays_empty(
     shop: GuardedServer, open_queue: Open
 ) -> None:
@@ -146,6 +147,7 @@ def test_commands_make_the_users_of_the_file(shop: GuardedServer) -> None:
         assert len(written) == (len(more) // 2 or len(ROLES))
 
 
+@pytest.mark.slow
 def test_a_user_of_one_queue_reaps_it(shop: GuardedServer, open_queue: Open) -> None:
     """It may not look into the outboxes of others: their messages for it do not keep its tombstones."""
     with shop.redis() as tester:
@@ -177,6 +179,7 @@ def memory(request: pytest.FixtureRequest, shop: GuardedServer) -> Iterator[None
 
 
 @pytest.mark.usefixtures("memory")
+@pytest.mark.slow
 def test_operators_speak_with_workers(shop: GuardedServer, open_queue: Open) -> None:
     """A worker reads its requests and the paused tasks, answers, and tells that its app is there."""
     operator, consumer = open_queue("operator").client, open_queue("consumer").client

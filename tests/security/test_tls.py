@@ -30,6 +30,7 @@ def serving(certificate: Path) -> Iterator[int]:
         yield port
 
 
+@pytest.mark.slow
 def test_an_expired_certificate(tmp_path: Path) -> None:
     """Of the right CA for the right host, and over since yesterday."""
     ca, path = trustme.CA(), tmp_path / "server.pem"
@@ -41,6 +42,7 @@ def test_an_expired_certificate(tmp_path: Path) -> None:
         ConnectionFactory(f"rediss://localhost:{port}?ssl_ca_certs={tmp_path}/ca.pem").connect()
 
 
+@pytest.mark.slow
 def test_a_certificate_that_vouches_for_itself(tmp_path: Path) -> None:
     """Refused by who trusts the CAs of the system; it is not a CA."""
     key, name = ec.generate_private_key(ec.SECP256R1()), "localhost"

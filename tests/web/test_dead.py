@@ -293,6 +293,7 @@ def test_a_forged_question_changes_nothing(made: Callable[..., Dashboard], shop:
     assert shop.queue().inspect().dead == 3
 
 
+@pytest.mark.slow
 def test_a_dead_letter_of_any_shard_is_shown_and_changed(browser: Browser, shop: Shop) -> None:
     """Groups, lists and changes cover all shards of a divided queue."""
     shop.send("emails")
@@ -317,6 +318,7 @@ def test_a_dead_letter_of_any_shard_is_shown_and_changed(browser: Browser, shop:
     until(lambda: outcomes(shop)[-1].endswith(f"{len(dead) - 1} dead letters dropped; done"))
 
 
+@pytest.mark.slow
 def test_a_body_is_shown_through_the_hook_of_the_application(
     made: Callable[..., Dashboard], shop: Shop
 ) -> None:

@@ -42,6 +42,7 @@ def other(shop: Shop) -> str:
 
 
 @pytest.mark.bad_input("dashboard: limits that make no sense")
+@pytest.mark.slow
 def test_limits_are_set_and_removed_as_on_the_command_line(browser: Browser, shop: Shop) -> None:
     """Empty fields stay, `none` removes one; a removal asks first."""
     shop.send()

@@ -143,6 +143,7 @@ def test_the_life_of_a_message_is_told_from_the_journal(browser: Browser, shop: 
     assert re.search(r"(ran|lasted) [0-9.]+m?s", page)
 
 
+@pytest.mark.slow
 def test_a_page_says_where_the_journal_is_off(
     browser: Browser, spread: dict[str, str], shop: Shop
 ) -> None:
@@ -165,6 +166,7 @@ def test_a_page_says_where_the_journal_is_off(
 
 
 @pytest.mark.bad_input("dashboard: ids that do not exist or cannot")
+@pytest.mark.slow
 def test_a_message_that_is_not_there_has_a_page_that_says_so(browser: Browser, shop: Shop) -> None:
     shop.send()
     for message_id in ("nothing", "x" * 80, "x" * 300, quote("a b"), "%00", quote("<b>"), "-"):

@@ -75,6 +75,7 @@ def test_a_run_is_shown_with_how_far_its_loops_have_come(browser: Browser, order
     assert "each rows: 1,200" in text_of(browser, "/runs/orders/s-1")
 
 
+@pytest.mark.slow
 def test_runs_are_listed_by_state_with_what_they_wait_for(browser: Browser, orders: Orders) -> None:
     for run_id in ("a-1", "a-2"):
         orders.start(run_id)
@@ -162,6 +163,7 @@ def test_a_run_shows_its_steps_and_goes_on_by_a_signal(
 
 
 @pytest.mark.bad_input("dashboard: runs and schedules that do not exist or cannot")
+@pytest.mark.slow
 def test_what_is_not_there_has_a_page_that_says_so(browser: Browser, shop: Shop) -> None:
     [message_id] = shop.send()
     for path in (
