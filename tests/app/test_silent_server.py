@@ -65,6 +65,7 @@ AWAITS: dict[str, Callable[[Handle[Any]], Any]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.nightly("test_waits_of_async_code_end_soon_after_their_timeout")
 def test_waits_end_soon_after_their_timeout(
     proxy: ChaosProxy, handles: list[Handle[Any]], namespace: str
 ) -> None:

@@ -46,7 +46,13 @@ def promised_s(rtt_s: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", [{}, {"q1": 3.0}], ids=["strict", "weighted"])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        pytest.param({}, id="strict"),
+        pytest.param({"q1": 3.0}, marks=NIGHTLY, id="weighted"),
+    ],
+)
 @pytest.mark.parametrize(
     ("queues", "rtt_ms"),
     [

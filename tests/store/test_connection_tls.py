@@ -65,7 +65,13 @@ class TLSServer:
         )
 
 
-@pytest.fixture(scope="module", params=["optional", "yes"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("optional", marks=pytest.mark.nightly("test_the_right_certificate")),
+        "yes",
+    ],
+)
 def tls(request, tmp_path_factory):
     """A Redis (the wheel's Valkey has no TLS) that accepts or requires client certificates."""
     tls = TLSServer(tmp_path_factory.mktemp("tls"))

@@ -137,15 +137,14 @@ def test_a_group_is_cancelled_on_all_nodes(app: QWorker, queues: tuple[str, ...]
 @pytest.mark.parametrize(
     ("kind", "with_calls"),
     [
-        ("sync", True),
-        ("async", False),
+        ("async", True),
         *(
             pytest.param(
                 kind,
                 with_calls,
                 marks=pytest.mark.nightly("test_a_run_is_cancelled_with_its_calls_on_other_nodes"),
             )
-            for kind, with_calls in (("sync", False), ("async", True))
+            for kind, with_calls in (("sync", False), ("sync", True), ("async", False))
         ),
     ],
 )

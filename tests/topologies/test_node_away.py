@@ -204,6 +204,7 @@ def test_a_command_of_many_queues(client: Client, places: list[QueueKeys]) -> No
     assert isinstance(answer, ServerError)
 
 
+@pytest.mark.nightly("test_a_command_of_many_queues")
 def test_an_async_command_of_many_queues(client: Client, places: list[QueueKeys]) -> None:
     """Like the sync one: it waits once for the node."""
 

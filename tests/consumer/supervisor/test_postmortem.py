@@ -216,7 +216,10 @@ def test_a_named_copy_behaves_like_its_original() -> None:
     assert copy.__code__.co_name == "qworker_slot_12"
 
 
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(
+    "is_async",
+    [pytest.param(False, marks=pytest.mark.nightly("test_a_real_crash_says_its_slot")), True],
+)
 @pytest.mark.slow
 def test_a_real_crash_says_its_slot(is_async: bool) -> None:
     """Python's own words about a segmentation fault name the slot, in a thread and in a coroutine."""

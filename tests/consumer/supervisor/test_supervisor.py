@@ -170,11 +170,11 @@ def test_a_burst_ends_with_everything_settled(lab: Lab) -> None:
             f"{HANDLE}    if n == 7: os._exit(0)",
             0,
             "crashed",
-            marks=pytest.mark.nightly("test_a_burst_continues_if_a_child_ends_before_the_queue"),
             id="ended by a handler",
         ),
     ],
 )
+@pytest.mark.nightly("consumer/test_worker.py::test_a_child_is_replaced_after_max_messages")
 def test_a_burst_continues_if_a_child_ends_before_the_queue(
     lab: Lab, source: str, limit: int, reason: str
 ) -> None:
