@@ -35,7 +35,8 @@ def check_schedules(access: NamespaceAccess, workers: Iterable[Worker]) -> Itera
             continue
         since = "" if seen_ms is None else f" for {span((now_ms - seen_ms) / 1000)}"
         orphaned = of_app[0].orphaned
-        state = "have stopped firing" if orphaned else "still fire"
+        firing, stopped = ("fires", "has") if len(of_app) == 1 else ("fire", "have")
+        state = f"{stopped} stopped firing" if orphaned else f"still {firing}"
         text = (
             f"{count(len(of_app), 'schedule')} of app {app!r} {state}, and the app has had no worker"
             f"{since}: {listed([schedule.name for schedule in of_app])}"

@@ -224,7 +224,16 @@ def test_doctor_names_apps_whose_schedules_outlive_them(run, shop):
     )
     assert finding["text"].endswith("for 2h00m: a, b")
     assert "qworker schedule rm --app old" in finding["fix"]
-    assert "have stopped firing" in later["text"]
+    assert "2 schedules of app 'old' have stopped firing" in later["text"]
+
+
+def test_one_schedule_that_outlives_its_app_is_spoken_of_as_one(run, shop):
+    """While it still fires, and when it has stopped."""
+    register(shop.client, shop.namespace, "old", nightly("a", app="old"))
+    for days, state in ((1, "still fires"), (8, "has stopped firing")):
+        note_owner(shop.client.execute, shop.namespace, "old", shop.now_ms() - days * 86_400_000)
+        finding = findings_of(run("doctor", "--json"))["schedules.orphaned"]
+        assert finding["text"].startswith(f"1 schedule of app 'old' {state}, and the app")
 
 
 def test_no_schedule_says_what_makes_one(run, shop):
