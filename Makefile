@@ -31,7 +31,7 @@ test: $(VENV)/.test
 test-all: $(VENV)/.test
 	$(BIN)/python -m tests.engines
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n auto
+	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -n auto
 
 # Where the environment forbids Python to keep bytecode, each of a thousand processes would compile it anew. pip would
 # compile all that it installs, on one core: half of that no test imports, and what little of it is, is compiled then.

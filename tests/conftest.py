@@ -42,7 +42,7 @@ _ELSEWHERE: Final = bool(
 
 # Examples per property; a property with its own number scales it with `tests.effort.examples`. The machine is shared,
 # so the time an example takes says nothing.
-for _profile, _examples in {"dev": 20, "ci": 40, "thorough": 1000}.items():
+for _profile, _examples in {"dev": 20, "ci": 20, "nightly": 40, "thorough": 1000}.items():
     settings.register_profile(
         _profile,
         max_examples=_examples,
