@@ -164,6 +164,19 @@ def check_group(item: pytest.Item) -> None:
         raise pytest.UsageError(f"{item.nodeid} is in {len(groups)} groups: {sorted(groups)}")
 
 
+def check_nightly(items: Sequence[pytest.Item]) -> None:
+    """Refuse a nightly test of whole files that names one of its file, by default its own, of which no row runs by day.
+
+    For tests of other files see `tests/test_nightly.py`.
+    """
+    night = {item: mark for item in items if (mark := item.get_closest_marker("nightly"))}
+    day = {(item.path, getattr(item, "originalname", "")) for item in items if item not in night}
+    for item, mark in night.items():
+        name = mark.args[0] if mark.args else getattr(item, "originalname", "")
+        if "::" not in name and (item.path, name) not in day:
+            raise pytest.UsageError(f"{item.nodeid} is nightly, and no row of {name} runs by day")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect tests at less cost."""
@@ -230,6 +243,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Let a quarantined test fail without failing the run; its reason is in the summary."""
     if hasattr(config, "workerinput"):
         items[:] = late.largest_first(items) or slow_first(items)
+    if not any("::" in argument for argument in config.args):
+        check_nightly(items)
     for item in items:
         check_group(item)
         if (quarantine := item.get_closest_marker("quarantine")) is not None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
+
+import pytest
+
+from tests.conftest import check_nightly
 
 TESTS: Final = Path(__file__).parent
 #: How a nightly test names the one that `make test` runs in its place: of its own file, or of another one.
@@ -48,6 +52,34 @@ def test_a_nightly_test_names_one_that_every_run_runs() -> None:
     assert not wrong_marks(
         {str(path.relative_to(TESTS)): path.read_text("utf-8") for path in paths}
     )
+
+
+class Item:
+    """A row of a test, by night if it has a mark."""
+
+    def __init__(self, test: str, mark: pytest.MarkDecorator | None = None) -> None:
+        self.originalname = self.nodeid = test
+        self.path = Path("test_a.py")
+        self.mark = mark
+
+    def get_closest_marker(self, name: str) -> pytest.Mark | None:
+        assert name == "nightly"
+        return self.mark and self.mark.mark
+
+
+def test_a_test_whose_rows_are_all_nightly_is_refused() -> None:
+    """Its own rows as well as those of a test that another one names."""
+    row, named = pytest.mark.nightly, pytest.mark.nightly("test_one")
+    elsewhere = pytest.mark.nightly("b.py::test_two")
+
+    def check(*items: Item) -> None:
+        check_nightly(cast(list[pytest.Item], [*items]))
+
+    check(Item("test_one"), Item("test_one", row), Item("test_two", named))
+    check(Item("test_one", elsewhere))
+    for mark in (row, named):
+        with pytest.raises(pytest.UsageError, match="no row of test_one runs by day"):
+            check(Item("test_one", mark), Item("test_one", mark), Item("test_two"))
 
 
 def test_a_mark_that_names_nothing_by_day_is_found() -> None:
