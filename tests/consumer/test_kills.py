@@ -8,27 +8,14 @@ import pytest
 
 from qworker import QueueAttributes
 from tests.consumer.driving import until
+from tests.consumer.rows import STARTS
 from tests.consumer.workers import Lab
 from tests.timing import Watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "forked",
-        pytest.param(
-            "started",
-            marks=[
-                pytest.mark.cold,
-                pytest.mark.nightly(
-                    "test_what_a_killed_worker_held_is_back_within_the_visibility_timeout"
-                ),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("start", STARTS)
 def test_what_a_killed_worker_held_is_back_within_the_visibility_timeout(
     lab: Lab, start: str
 ) -> None:

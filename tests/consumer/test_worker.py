@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.consumer.driving import DEADLINE_S, until
+from tests.consumer.rows import EXECUTORS
 from tests.consumer.workers import Lab
 from tests.timing import Watch, keep_within
 
@@ -215,19 +216,7 @@ MISBEHAVIOURS = {
     "handler: threads and processes left behind",
     "handler: directory, umask, signals, socket timeout",
 )
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param((), id="inline"),
-        pytest.param(
-            ("--concurrency", "4"),
-            marks=pytest.mark.nightly(
-                "test_a_worker_survives_changes_of_handlers_to_their_process"
-            ),
-            id="threads",
-        ),
-    ],
-)
+@pytest.mark.parametrize("flags", EXECUTORS)
 def test_a_worker_survives_changes_of_handlers_to_their_process(
     lab: Lab, flags: tuple[str, ...]
 ) -> None:
@@ -266,19 +255,7 @@ def handle(n: int) -> None:
 
 
 @pytest.mark.bad_input("handler: descriptors closed")
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param((), id="inline"),
-        pytest.param(
-            ("--concurrency", "4"),
-            marks=pytest.mark.nightly(
-                "test_a_handler_that_takes_its_process_along_costs_the_worker_a_child"
-            ),
-            id="threads",
-        ),
-    ],
-)
+@pytest.mark.parametrize("flags", EXECUTORS)
 def test_a_handler_that_takes_its_process_along_costs_the_worker_a_child(
     lab: Lab, flags: tuple[str, ...]
 ) -> None:

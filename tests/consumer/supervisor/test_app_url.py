@@ -17,6 +17,7 @@ from qworker import QWorker
 from qworker.store.embedded.store import Store
 from tests.consumer.driving import until
 from tests.consumer.forkserver import Order, start_module
+from tests.consumer.rows import STARTS
 from tests.consumer.workers import Lab, Worker
 from tests.timing import DEADLINE_S
 
@@ -267,21 +268,7 @@ def test_what_is_wrong_with_an_app_is_one_line(lab: Lab, source: str, problem: s
     assert "hunter2" not in log
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "forked",
-        pytest.param(
-            "started",
-            marks=[
-                pytest.mark.cold,
-                pytest.mark.nightly(
-                    "test_what_an_app_starts_at_import_does_not_outlive_the_question"
-                ),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("start", STARTS)
 def test_what_an_app_starts_at_import_does_not_outlive_the_question(lab: Lab, start: str) -> None:
     """Neither a thread that never ends, nor a process, nor one that holds the pipe of the answer open."""
     app_with_url(

@@ -18,6 +18,7 @@ from qworker.consumer.supervisor.leases.postmortem import Death
 from qworker.engine.receive import settle_receive
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import history_of, until
+from tests.consumer.rows import STARTS
 from tests.consumer.workers import Lab
 
 pytestmark = [
@@ -54,19 +55,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "forked",
-        pytest.param(
-            "started",
-            marks=[
-                pytest.mark.cold,
-                pytest.mark.nightly("test_what_a_handler_starts_hears_signals_as_usual"),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("start", STARTS)
 def test_what_a_handler_starts_hears_signals_as_usual(lab: Lab, start: str) -> None:
     """Programs and copies that a handler starts end by SIGTERM and SIGINT, at once and from any starter."""
     lab.app(
@@ -263,19 +252,7 @@ def test_a_copy_that_comes_out_of_its_handler_ends(lab: Lab, kind: str) -> None:
     assert not worker.events("message_failed")
 
 
-@pytest.mark.parametrize(
-    "start",
-    [
-        "forked",
-        pytest.param(
-            "started",
-            marks=[
-                pytest.mark.cold,
-                pytest.mark.nightly("test_what_a_handler_started_ends_with_its_child"),
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize("start", STARTS)
 def test_what_a_handler_started_ends_with_its_child(lab: Lab, start: str) -> None:
     """Processes of a child that is killed at a time limit end with it, but for those that have left its session."""
     lab.app(
