@@ -6,6 +6,7 @@ once per pytest process. What is started how, and what differs, is in CONTRIBUTI
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import signal
@@ -123,6 +124,11 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
             )
 
+    def close(self) -> None:
+        """End it."""
+        self._orders.close()
+        self.process.wait()
+
     def resembles(self, environ: Mapping[str, str], usual: Mapping[str, str]) -> bool:
         """Whether an interpreter would start alike in an environment, which imports from the paths of the usual one."""
         paths = {name: path for name, path in usual.items() if name == "PYTHONPATH"}
@@ -146,8 +152,10 @@ class ForkServer:
 
 @cache
 def fork_server() -> ForkServer:
-    """Return the fork server of this process, which the first caller starts."""
-    return ForkServer()
+    """Return the fork server of this process, which the first caller starts, and which ends with this process."""
+    server = ForkServer()
+    atexit.register(server.close)
+    return server
 
 
 def can_fork() -> bool:
