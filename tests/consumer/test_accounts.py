@@ -19,6 +19,8 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.counters import TaskCounts
 from qworker.consumer.board.states import Mark
 from qworker.consumer.board.tally import Tally
+from qworker.engine.command import Command
+from qworker.engine.raw import raw
 from tests.consumer.driving import until
 from tests.consumer.workers import Lab
 from tests.ports import free_port
@@ -86,16 +88,16 @@ class Stores:
             self.memory[at if place is None else at.start + place] = item
 
 
-def scrape(port: int) -> dict[str, int]:
-    """What a worker's metrics say of its messages, by outcome, and of stale ones."""
+def scrape(port: int, label: str = "outcome") -> dict[str, int]:
+    """What a worker's metrics say of its messages, by a label, and of stale ones."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     counts: dict[str, int] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             if sample.name == "qworker_handled_total" and sample.value:
-                outcome = sample.labels["outcome"]
-                counts[outcome] = counts.get(outcome, 0) + int(sample.value)
+                value = sample.labels[label]
+                counts[value] = counts.get(value, 0) + int(sample.value)
             elif sample.name == "qworker_stale_outcomes_total" and sample.value:
                 counts["stale"] = int(sample.value)
     return counts
@@ -227,6 +229,63 @@ def hold(n):
         assert f"past its time limit of {limit} s" in words
         assert re.search(rf'jobs\.py", line \d+ in {place}\n|in {place}$', words)
         assert "qworker/consumer" not in words
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "inline",
+        *(
+            pytest.param(
+                kind, marks=pytest.mark.nightly("test_messages_acked_before_their_start_are_named")
+            )
+            for kind in ("threads", "async")
+        ),
+    ],
+)
+def test_messages_acked_before_their_start_are_named(lab: Lab, kind: str) -> None:
+    """At most once: log and metrics name messages and tasks, although the lease of a dead child no longer does."""
+    word = "async def" if kind == "async" else "def"
+    lab.app(f"""
+@app.task(at_most_once=True)
+{word} crash(n):
+    note("began", "crash", current().message_id)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@app.task(at_most_once=True, time_limit=0.6)
+{word} hang(n):
+    note("began", "hang", current().message_id)
+    time.sleep(1000)
+
+@app.task(at_most_once=True, batch=3, max_wait=5)
+{word} load(items):
+    os.kill(os.getpid(), signal.SIGKILL)
+""")
+    plain: Command[int] = raw("RPUSH", lab.queue().keys.ready[0], b'{"task":"crash","args":[2]}')
+    port = free_port()
+    flags = ("--concurrency", "3") if kind == "threads" else ()
+    with lab.worker("--metrics-port", str(port), *flags) as worker:
+        # One after the other: of several that run, it is not known which one killed their child.
+        for number, send in enumerate(
+            (
+                lambda: lab.sender.client.execute(plain),
+                lambda: lab.send("crash", 1),
+                lambda: lab.send("hang", 1),
+            ),
+            start=1,
+        ):
+            send()
+            until(lambda number=number: len(worker.events("message_failed")) == number, 60)
+        batch = [lab.send("load", n) for n in range(3)]
+        until(lambda: worker.events("messages_suspected"), 60)
+        assert scrape(port, "task") == {"crash": 2, "hang": 1, "load": 3}
+    assert sorted(
+        [line["task"], line["message_id"]] for line in worker.events("message_failed")
+    ) == sorted(lab.noted("began"))
+    assert {line["receive_count"] for line in worker.events("message_failed")} == {1}
+    (suspected,) = worker.events("messages_suspected")
+    assert (suspected["tasks"], sorted(suspected["message_ids"])) == (["load"], sorted(batch))
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ writer (named below) and is one aligned word or byte, so no lock is needed:
     counters  outcomes and histograms per task        child
     orders    paused tasks, cancelled messages        supervisor
     doubts    leases whose receive lost its reply     child
+    acked     messages that were acked before start child
 
 Two rules make a recall (the supervisor takes back unstarted messages) safe without a lock: the child marks a message
 RUNNING and *then* reads `recall`; the supervisor sets `recall`, waits, and *then* reads the marks. One of the two
@@ -28,6 +29,7 @@ import mmap
 import os
 from typing import Final
 
+from qworker.consumer.board.acked import ACKED_BYTES, AckedMessages
 from qworker.consumer.board.counters import COUNTERS_BYTES, TaskCounters
 from qworker.consumer.board.doubts import DOUBTS_BYTES, Doubts
 from qworker.consumer.board.leases import LEASE_BYTES, LeaseSlots
@@ -86,7 +88,8 @@ class Board:
         counters_at = running_at + slots * RUNNING_WORDS * 8
         orders_at = counters_at + COUNTERS_BYTES
         doubts_at = orders_at + ORDERS_BYTES
-        self.size = doubts_at + DOUBTS_BYTES
+        acked_at = doubts_at + DOUBTS_BYTES
+        self.size = acked_at + leases * ACKED_BYTES
         # A sparse file: unused pages cost nothing.
         if os.fstat(descriptor).st_size < self.size:
             os.ftruncate(descriptor, self.size)
@@ -99,6 +102,7 @@ class Board:
         self.counters = TaskCounters(words, floats, counters_at // 8)
         self.orders = Orders(words, floats, orders_at)
         self.doubts = Doubts(memory, words, doubts_at)
+        self.acked = AckedMessages(memory, acked_at)
         self.tally = Tally(memory, words, self.leases, self.counters, counters_at // 8)
         self._header_spoiled = False
 

@@ -45,6 +45,7 @@ class AckFirst:
     ) -> None:
         self._runner = runner
         self._marks = runner.board.bytes
+        self._numbers = runner.numbers
         self._fetcher = fetcher
         self._ack_buffer = ack_buffer
         self._connection = connection
@@ -124,3 +125,6 @@ class AckFirst:
             delivery.kind = "" if counted else LEFT
             # It has left its lease: it cannot be recalled, and until it starts it has not run.
             self._marks[delivery.mark_at] = Mark.GONE
+        lease, numbers = deliveries[0].lease, self._numbers
+        messages = [(each.position, numbers[each.task], each.item) for each in deliveries]
+        self._runner.board.acked.note(lease.slot, lease.id, messages)

@@ -526,6 +526,36 @@ def test_the_max_receives_of_a_message_count_before_those_of_its_task(
     assert scene.app.queue("q").inspect().dead == (own == 1)
 
 
+@pytest.mark.parametrize(
+    ("lease_of_note", "item", "named"),
+    [
+        ("", b"q1 m-1 1700000000000 2 0 0 0\n{}", ("m-1", 3, "b")),
+        ("", b'{"task": "b"}', ("{lease}.0", 1, "b")),
+        ("", b"\0" * 8, (None, None, "")),
+        ("L-77", b"q1 m-1 1700000000000 2 0 0 0\n{}", (None, None, "")),
+    ],
+)
+def test_a_message_acked_before_its_start_is_named_from_the_board(
+    scene: Scene, lease_of_note: str, item: bytes, named: tuple[str | None, int | None, str]
+) -> None:
+    """Unless what stands there is of an earlier lease, or was written by a handler that has run wild."""
+    batch = scene.receive(0, [R])
+    scene.app.client.execute(settle(scene.keys, [Outcomes(batch.lease_id, acks=["0"])]))
+    scene.board.acked.note(0, lease_of_note or batch.lease_id, [(0, 1, item)])
+
+    with capture_logs() as lines:
+        scene.settle_dead(Death(-9, {(0, 0): 2}, tasks={"a": ("q", "a"), "b": ("q", "b")}))
+
+    (line,) = [line for line in lines if line["event"] == "message_failed"]
+    message_id, receive_count, task = named
+    expected = message_id and message_id.format(lease=batch.lease_id)
+    assert (line["message_id"], line["receive_count"], line["task"]) == (
+        expected,
+        receive_count,
+        task,
+    )
+
+
 def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:
     """A crash counts against the task's max receives, and the dead letter says how the process ended."""
     scene.receive(0, [R, D])

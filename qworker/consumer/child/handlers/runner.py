@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -65,6 +65,8 @@ class Runner:
         self.on_async: Callable[[], None] = lambda: None
         #: Tasks whose results were awaited, with a warning.
         self._awaited: set[str] = set()
+        #: The numbers of tasks on the board.
+        self.numbers: Mapping[Any, int] = {task: numbers[name] for name, task in tasks.items()}
         #: By task, its number on the board, and the time limit of its handler in seconds; 0: none.
         self._known = {
             task: (numbers[name], (task.task_options.time_limit_ms or 0) / 1000)

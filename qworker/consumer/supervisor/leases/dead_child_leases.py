@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from qworker.consumer.board.states import LeaseState, Mark
@@ -12,14 +13,34 @@ from qworker.errors import InvalidError
 from qworker.wire import codec
 
 if TYPE_CHECKING:
+    from qworker.consumer.board.acked import AckedMessage
     from qworker.consumer.board.states import LeaseView
     from qworker.consumer.supervisor.leases.postmortem import Death
     from qworker.wire.envelope import Envelope
+    from qworker.wire.keys import QueueKeys
 
-__all__ = ["outcomes_of", "stale_of", "task_of", "times_of"]
+__all__ = ["EndedLease", "outcomes_of", "stale_of", "task_of", "times_of"]
 
 #: A message that failed when its child died waits this long before the next try.
 _CRASH_DELAY_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLease:
+    """A lease of a dead child, as its board showed it.
+
+    `acked`: its messages that were acked before their start, by position. `uncounted`: positions of messages that have
+    ended, and that the child has not counted. `running`: messages of the child that ran. `until`: when a server
+    that is away is given up.
+    """
+
+    keys: QueueKeys
+    lease: LeaseView
+    acked: Mapping[int, AckedMessage]
+    uncounted: Sequence[int]
+    death: Death
+    running: int
+    until: float
 
 
 def outcomes_of(

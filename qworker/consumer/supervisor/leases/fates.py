@@ -6,8 +6,9 @@ supervisor settles these messages, and counts them with the same outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -17,7 +18,8 @@ from qworker.consumer.board.states import Mark
 from qworker.consumer.supervisor.leases.dead_child_leases import task_of
 
 if TYPE_CHECKING:
-    from qworker.consumer.board.states import LeaseView
+    from qworker.consumer.board.acked import AckedMessage
+    from qworker.consumer.supervisor.leases.dead_child_leases import EndedLease
     from qworker.consumer.supervisor.leases.postmortem import Death
     from qworker.wire.envelope import Envelope
     from qworker.wire.keys import QueueKeys
@@ -38,7 +40,7 @@ class Fate:
 
     `counted_as`: queue and task of its counts. `blame` 1.0: it killed the child; less: it or one of several others did;
     0: it did not. `message_id` and `receive_count` are None if its lease could not be read. `dead`: this was its last
-    try.
+    try; None if that is unknown, or if it was acked before its start.
     """
 
     queue: str
@@ -53,27 +55,26 @@ class Fate:
 
 
 def fates_of(
-    keys: QueueKeys,
-    lease: LeaseView,
+    ended: EndedLease,
     items: Mapping[int, Envelope],
-    uncounted: Container[int],
-    death: Death,
-    running: int,
     is_dead: Callable[[QueueKeys, Envelope | None, Death, tuple[int, int]], bool | None],
 ) -> Iterator[Fate]:
     """Yield the outcomes of messages that the child has not counted, including those that were running.
 
-    `is_dead` says whether a message to blame has had its last try.
+    `items`: those that its lease still holds, by position. `is_dead` says whether a message to blame has had its last
+    try.
     """
+    keys, lease, death = ended.keys, ended.lease, ended.death
     for position, mark in enumerate(lease.marks):
-        if mark != Mark.RUNNING and position not in uncounted:
+        if mark != Mark.RUNNING and position not in ended.uncounted:
             continue
         message, envelope = (lease.slot, position), items.get(position)
+        name, message_id, receive_count = _named(envelope, ended.acked.get(position), death)
         _, ran = death.running.get(message, (0.0, ""))
-        task = ran or (task_of(envelope) if envelope is not None else "")
+        task = ran or name
         if death.tasks and task and task not in death.tasks:
             continue  # children count only their own tasks
-        blame = death.blame(message, running) if mark == Mark.RUNNING else 0.0
+        blame = death.blame(message, ended.running) if mark == Mark.RUNNING else 0.0
         outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
         if mark == Mark.RUNNING and message in death.cancelled:
             outcome = CANCELLED
@@ -83,11 +84,23 @@ def fates_of(
             outcome,
             death.tasks.get(task, (keys.name, task or OTHER)),
             blame,
-            envelope.id if envelope is not None else None,
-            envelope.receives + 1 if envelope is not None else None,
+            message_id,
+            receive_count,
             is_dead(keys, envelope, death, message) if blame == 1.0 else None,
             death.error_of(message),
         )
+
+
+def _named(
+    envelope: Envelope | None, acked: AckedMessage | None, death: Death
+) -> tuple[str, str | None, int | None]:
+    """Task, id and receive count of a message: from its lease, or as its child has noted them with its ack."""
+    if envelope is not None:
+        return task_of(envelope), envelope.id, envelope.receives + 1
+    if acked is not None:
+        task = next(islice(death.tasks, acked.task, None), "")
+        return task, acked.message_id, acked.receive_count
+    return "", None, None
 
 
 def log_fates(fates: Sequence[Fate], death: Death) -> None:

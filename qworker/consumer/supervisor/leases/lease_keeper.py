@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ import structlog
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import LeaseState, Mark
 from qworker.consumer.supervisor.leases.dead_child_leases import (
+    EndedLease,
     outcomes_of,
     stale_of,
     times_of,
@@ -57,18 +57,6 @@ _WAITED_S: Final = 3.0
 _SENT_S: Final = 0.3
 #: Messages that are read from a dead child's lease, beside those that it has not counted.
 _READ: Final = (Mark.DONE, Mark.RUNNING)
-
-
-@dataclass(frozen=True, slots=True)
-class _EndedLease:
-    """A lease of a dead child, as its board showed it. `until`: when a server that is away is given up."""
-
-    keys: QueueKeys
-    lease: LeaseView
-    uncounted: Sequence[int]
-    death: Death
-    running: int
-    until: float
 
 
 class LeaseKeeper(Heartbeats):
@@ -143,7 +131,8 @@ class LeaseKeeper(Heartbeats):
         # The latest first, so that each goes to the head in front of those that were delivered after it.
         for lease in sorted(leases, key=_delivered, reverse=True):
             keys, uncounted = queues[lease.queue], board.tally.uncounted(lease.slot)
-            fates += self._end(_EndedLease(keys, lease, uncounted, death, running, until))
+            acked = board.acked.of(lease)
+            fates += self._end(EndedLease(keys, lease, acked, uncounted, death, running, until))
             if lease.state is LeaseState.PENDING:
                 for after_s in (_SENT_S, _WAITED_S):
                     again = (boot_time() + after_s, lease.lease_id, keys)
@@ -156,7 +145,7 @@ class LeaseKeeper(Heartbeats):
         """Ring for others at queues that have messages: a token on its way to a child that was killed is lost."""
         ring_again(self._calls, queues)
 
-    def _end(self, ended: _EndedLease) -> list[Fate]:
+    def _end(self, ended: EndedLease) -> list[Fate]:
         """Settle a lease of a dead child; returns what became of messages that it has not counted."""
         keys, lease, death = ended.keys, ended.lease, ended.death
         try:
@@ -170,14 +159,12 @@ class LeaseKeeper(Heartbeats):
             )
             items = {}
         outcomes = outcomes_of(lease, items, death, ended.running, ended.uncounted)
-        fates = [
-            *fates_of(keys, lease, items, ended.uncounted, death, ended.running, self._is_dead)
-        ]
+        fates = [*fates_of(ended, items, self._is_dead)]
         self._settle(keys, outcomes, ended.until)
         self._settle(keys, stale_of(lease, ended.uncounted), ended.until, stale=True)
         return fates
 
-    def _end_again(self, ended: _EndedLease) -> None:
+    def _end_again(self, ended: EndedLease) -> None:
         fates = self._end(ended)
         self._note_fates(fates)
         log_fates(fates, ended.death)

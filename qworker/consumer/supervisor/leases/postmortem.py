@@ -31,7 +31,7 @@ class Death:
     letters, `errors` those of some messages. `outcome`: as which they are counted. `stack`: where it crashed, if known.
     `stopping`: it was cut off when its worker stopped, and no message is to blame. `cancelled`: the messages for which
     an operator has ended it. `idle_before`: the previous child of its slot died without a running handler, too.
-    `tasks`: names of its tasks → queue and task under which they are counted.
+    `tasks`: names of its tasks, in the order of their numbers → queue and task under which they are counted.
     """
 
     code: int
