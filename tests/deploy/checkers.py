@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from tests.servers import missing
+from tests.programs import program
 
-__all__ = ["DEPLOY", "ROOT", "check_schema", "program", "run"]
+__all__ = ["DEPLOY", "ROOT", "check_schema", "run"]
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-#: What brings a tool that is not in the dependency group `deploy`.
-_SOURCES = {
-    "codespell": "pip install --group check",
-    "promtool": "apt install prometheus",
-    "systemd-analyze": "apt install systemd",
-}
-
-
-def program(tool: str) -> str:
-    """Find `tool` in this interpreter's environment or on PATH."""
-    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    path = shutil.which(tool, path=places)
-    if path is None:
-        return missing(
-            f"{tool} is not installed: {_SOURCES.get(tool, 'pip install --group deploy')}"
-        )
-    return path
 
 
 def run(

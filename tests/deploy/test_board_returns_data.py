@@ -30,11 +30,12 @@ from qworker.wire.codec import encode_call
 from tests import servers
 from tests.consumer.forkserver import Order, WarmProcess, start_module
 from tests.deploy import queries
-from tests.deploy.checkers import program, run
+from tests.deploy.checkers import run
 from tests.deploy.surface import METRICS
 from tests.deploy.test_grafana import CHARTS, expressions
 from tests.deploy.test_kubernetes import the
 from tests.deploy.test_prometheus import RULES
+from tests.programs import program
 from tests.timing import DEADLINE_S
 
 #: One site for all of them.

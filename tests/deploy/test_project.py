@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.checkers import ROOT, check_schema, program, run
+from tests.deploy.checkers import ROOT, check_schema, run
+from tests.programs import program
 from tests.tables import each
 
 GITHUB = ROOT / ".github"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from qworker import QWorker
 from qworker.testing import advance, bind, drain
 from tests.docs.blocks import ROOT, blocks
-from tests.servers import missing
+from tests.programs import program
 
 pytestmark = pytest.mark.slow
 
@@ -106,8 +105,7 @@ def test_every_python_block_of_the_guides_is_python():
 
 def test_the_protocol_works_with_nothing_but_redis_cli(environment, qworker_store):
     """A shell sends, receives and settles; our consumer handles what it left, and sees what it said."""
-    if shutil.which("redis-cli") is None:
-        missing("no redis-cli on this machine")
+    program("redis-cli")
     seen = []
     app = QWorker("shop")
 

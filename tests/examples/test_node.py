@@ -15,6 +15,7 @@ import pytest
 
 from qworker.testing import drain
 from tests.chaos import ChaosProxy
+from tests.programs import program
 from tests.servers import missing
 
 pytestmark = pytest.mark.slow  # starts processes
@@ -39,9 +40,8 @@ const main = async (connection, queue, say, signal) => { %s }
 @pytest.fixture(scope="session")
 def home(request) -> Path:
     """A directory with the client and what it needs from npm; made once and kept in pytest's cache."""
-    for tool in ("node", "npm"):
-        if shutil.which(tool) is None:
-            missing(f"no {tool} on this machine")
+    for name in ("node", "npm"):
+        program(name)
     package = (EXAMPLE / "package.json").read_bytes()
     digest = hashlib.sha256(package).hexdigest()[:12]
     made = request.config.cache.mkdir("qworker-node-example") / digest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -15,7 +14,7 @@ import pytest
 
 from qworker.testing import drain
 from tests.chaos import ChaosProxy
-from tests.servers import missing
+from tests.programs import program
 
 CLIENT = Path(__file__).parents[2] / "examples" / "shell" / "client.sh"
 CALL = '{"task": "send_email", "args": ["ada@example.org"]}'
@@ -24,8 +23,7 @@ CALL = '{"task": "send_email", "args": ["ada@example.org"]}'
 @pytest.fixture
 def environment(app, qworker_store):
     """What the client goes by."""
-    if shutil.which("redis-cli") is None:
-        missing("no redis-cli on this machine")
+    program("redis-cli")
     socket = qworker_store.removeprefix("unix://")
     return {**os.environ, "REDIS_CLI": f"redis-cli -s {socket}", "NAMESPACE": app.namespace}
 

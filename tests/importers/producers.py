@@ -17,6 +17,7 @@ import venv
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.programs import program
 from tests.servers import missing
 
 __all__ = ["PYTHON_PACKAGES", "Producers"]
@@ -39,9 +40,8 @@ class Producers:
 
     def node(self, source: str, *arguments: str) -> str:
         """Run JavaScript that can require rsmq; returns what it printed."""
-        for tool in ("node", "npm"):
-            if shutil.which(tool) is None:
-                missing(f"no {tool} on this machine")
+        for name in ("node", "npm"):
+            program(name)
         home = self._made("node", NODE_PACKAGES, _make_node)
         return _run(["node", "-e", source, *arguments], home)
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from tests.programs import program
 from tests.servers import missing
 
 __all__ = ["axe", "check_html", "misplaced"]
@@ -69,9 +70,8 @@ _OVERLAPPING: Final = """() => {
 @cache
 def _home(cache_dir: Path) -> Path:
     """Install the packages once, in pytest's cache."""
-    for tool in ("node", "npm", "java"):
-        if shutil.which(tool) is None:
-            missing(f"no {tool} on this machine")
+    for name in ("node", "npm", "java"):
+        program(name)
     digest = hashlib.sha256(repr(_PACKAGES).encode()).hexdigest()[:12]
     home = cache_dir / digest
     with (cache_dir / "lock").open("w") as lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 
@@ -18,7 +17,7 @@ from qworker.store.connections import ConnectionFactory
 from qworker.telemetry.options import LogOptions
 from tests.consumer.driving import DEADLINE_S, until
 from tests.consumer.workers import Lab
-from tests.servers import missing
+from tests.programs import program
 
 APP = """
 @app.task(queue="mail", retry=Retry.none())
@@ -110,8 +109,11 @@ def test_a_worker_exports_what_its_children_did(lab: Lab, monkeypatch: pytest.Mo
 
 def check(text: str) -> None:
     """Have promtool look at an exposition."""
-    promtool = shutil.which("promtool") or missing("no promtool on this machine")
     checked = subprocess.run(
-        [promtool, "check", "metrics"], input=text, text=True, capture_output=True, check=False
+        [program("promtool"), "check", "metrics"],
+        input=text,
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
