@@ -53,12 +53,13 @@ def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) 
         _check_exists(session, name)
     check = _Check(session, queues)
     damages = check.run(repair=repair and yes)
-    if repair and not yes and damages:
+    repairable = [damage for damage in damages if damage.left is None]
+    if repair and not yes and repairable:
         from qworker.cli.framework.confirm import confirm
         from qworker.formats import count
 
         yield Output(text=[*_listing(damages), Line()])
-        confirm(f"Repair {count(len(damages), 'finding')}?", yes=False)
+        confirm(f"Repair {count(len(repairable), 'finding')}?", yes=False)
         damages = check.run(repair=True)
     yield Output(
         {
@@ -92,6 +93,8 @@ class _Check:
         #: What the last run could not read.
         self.unchecked: list[str] = []
         self.messages = 0
+        #: Whether the last run has repaired what it could.
+        self.repaired = False
 
     def run(self, *, repair: bool) -> list[Damage]:
         """Check, with a progress bar."""
@@ -100,7 +103,7 @@ class _Check:
 
         session = self._session
         damages: list[Damage] = []
-        self.unchecked, self.messages = [], 0
+        self.unchecked, self.messages, self.repaired = [], 0, repair
         with progress("checking messages", self._total()) as advance:
 
             def count(messages: int) -> None:
@@ -171,8 +174,19 @@ def _summary(damages: Sequence[Damage], check: _Check) -> Iterator[Block]:
         yield Line(f"nothing found, {checked}, but not everything could be checked", "warn")
     elif not damages:
         yield Line(f"clean: {checked}", "good")
-    elif all(damage.repaired for damage in damages):
-        yield Line(f"{count(len(damages), 'finding')} repaired, {checked}")
     else:
-        found = count(len(damages), "finding")
-        yield Hanging("", f"{found}, {checked}; qworker fsck --repair repairs them")
+        yield Hanging("", _found(damages, checked, repaired=check.repaired))
+
+
+def _found(damages: Sequence[Damage], checked: str, *, repaired: bool) -> str:
+    """What was found, and what a repair has done or would do about it."""
+    from qworker.formats import count
+
+    left = sum(damage.left is not None for damage in damages)
+    others = len(damages) - left
+    if repaired:
+        return f"{count(others, 'finding')} repaired, {f'{left} left, ' * bool(left)}{checked}"
+    found = f"{count(len(damages), 'finding')}, {checked}; qworker fsck --repair"
+    if not left:
+        return f"{found} repairs them"
+    return f"{found} repairs {others} of them" if others else f"{found} leaves them"

@@ -17,7 +17,7 @@ from qworker.engine.calls import End, count_ends
 from qworker.engine.raw import raw
 from qworker.engine.repair import MAX_PAIRS, repair_join
 from qworker.formats import count
-from qworker.fsck.damage import Damage, DamageKind
+from qworker.fsck.damage import REMEDIES, Damage, DamageKind
 from qworker.fsck.leases import ask_with_leases
 from qworker.fsck.reading import Spots, ask
 from qworker.wire.envelope import Envelope
@@ -76,7 +76,8 @@ def _shared_ids(client: Client, keys: QueueKeys, names: Sequence[bytes]) -> Iter
                     "a run and a group of calls have this id, which an earlier version gave to both: "
                     "they keep their results in one key, so a wait may get that of the other"
                 )
-                yield Damage(keys.queue, DamageKind.SHARED_ID, f"id {one}", text)
+                kind = DamageKind.SHARED_ID
+                yield Damage(keys.queue, kind, f"id {one}", text, left=REMEDIES[kind])
 
 
 class _Waiting:

@@ -124,7 +124,8 @@ class Damage:
     """One thing that breaks the data model.
 
     `where`: the key and the part of it, a text that may hold what others wrote. `gone`: messages that were stored and
-    cannot be found; a repair writes them off.
+    cannot be found; a repair writes them off. `left`: why a repair leaves it alone, and what you should do instead;
+    None if it does not.
     """
 
     queue: str
@@ -133,15 +134,16 @@ class Damage:
     problem: str
     repaired: bool = False
     gone: int = 0
+    left: Remedy | None = None
 
     @property
     def remedy(self) -> Remedy:
         """The action of a repair, and what else you should do."""
-        repair, then = REMEDIES[self.kind]
+        repair, then = self.left or REMEDIES[self.kind]
         return Remedy(repair, then.replace("QUEUE", self.queue or "QUEUE"))
 
     def document(self) -> dict[str, Any]:
         """Write it for `--json`."""
         remedy = self.remedy
         texts = {"kind": self.kind.value, "repair": remedy.repair, "then": remedy.then}
-        return {**asdict(self), **texts}
+        return {**asdict(self), **texts, "left": self.left is not None}

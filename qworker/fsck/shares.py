@@ -17,7 +17,7 @@ from qworker.client.manage.sharing import change
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shares import TAKEN_AWAY, share
 from qworker.errors import ServerError, server_refused
-from qworker.fsck.damage import Damage, DamageKind
+from qworker.fsck.damage import Damage, DamageKind, Remedy
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
 
@@ -57,10 +57,22 @@ def check_shares(
         return
     for shard, name in sorted(still.keys() & found.keys()):
         one = known.get(name)
-        repairs = repair and not (one and any(map(unread.has_part_of, one.queues)))
+        left = _left(one, unread)
+        repairs = repair and left is None
         if repairs:
             _repair(client, namespace, shard, name, one)
-        yield Damage(shard, DamageKind.SHARE, f"limit {name}", still[shard, name], repairs)
+        problem = still[shard, name]
+        yield Damage(shard, DamageKind.SHARE, f"limit {name}", problem, repairs, left=left)
+
+
+def _left(one: SharedLimit | None, unread: Unread) -> Remedy | None:
+    """Why a limit cannot be divided now, and what to do; None if it can."""
+    names = ", ".join(filter(unread.has_part_of, sorted(one.queues) if one else ()))
+    if not names:
+        return None
+    return Remedy(
+        f"none: {names} cannot be read", f"qworker fsck --repair, once {names} can be read"
+    )
 
 
 def _problems(

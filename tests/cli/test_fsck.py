@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from qworker import QWorker, SyncRun, group
 from tests.cli.conftest import Ran, Shop, Terminal
 
 Run = Callable[..., Ran]
@@ -56,6 +57,29 @@ def test_repaired_findings_are_reported_and_the_next_check_is_clean(shop: Shop, 
     ]
     assert run("fsck").code == 0
     assert [dead_letter.reason for dead_letter in shop.queue().dead()] == ["foreign"]
+
+
+def test_a_finding_that_no_repair_may_touch_is_left(shop: Shop, run: Run) -> None:
+    """The last line does not promise a repair; the table says why, and what you should do."""
+    app = QWorker(shop.namespace, url=shop.url)
+    keys = shop.keys("back")
+    call, last = app.task(result="1h")(_one), app.task(queue="back", result="1h")(_sum)
+    work = app.workflow(queue="back")(_work)
+    with app.client:
+        group([call.call()], policy="successes").then(last).start(id="both")
+        # No start gives an id twice any more.
+        shop.ask("RENAME", keys.join("both"), keys.join("aside"))
+        work.options(id="both").start()
+        shop.ask("RENAME", keys.join("aside"), keys.join("both"))
+    for words, end in (
+        ((), "1 finding, 2 messages checked; qworker fsck --repair leaves them"),
+        (("--repair", "--yes"), "0 findings repaired, 1 left, 2 messages checked"),
+    ):
+        ran = run("fsck", *words)
+        assert (ran.code, ran.lines[-1]) == (3, end)
+        assert ran.lines[1].endswith("none: either may be in use")
+        assert any(line.startswith("-> shared id: end one of them") for line in ran.lines)
+    assert [one["left"] for one in run("fsck", "--json").json["findings"]] == [True]
 
 
 @pytest.mark.slow
@@ -133,3 +157,15 @@ def test_messages_that_are_gone_are_counted(shop: Shop, run: Run) -> None:
     assert "3 stored messages gone and written off" in mended.out
     assert run("fsck").code == 0
     assert "disappeared" not in run("doctor").out
+
+
+def _one() -> int:
+    return 1
+
+
+def _sum(values: list[int]) -> int:
+    return sum(values)
+
+
+def _work(run: SyncRun) -> None:
+    run.wait(str, name="go")

@@ -593,6 +593,39 @@ def test_fsck_repairs_nothing_that_an_unserved_slot_may_explain(
         assert run("fsck").exit_code == 0
 
 
+def test_fsck_says_which_repairs_it_has_left_until_a_slot_is_served(
+    nodes: Cluster, namespace: str
+) -> None:
+    """A limit over a queue that cannot be read is not divided again; the last line does not send you in circles."""
+
+    def run(*words: str) -> list[str]:
+        result = CliRunner().invoke(
+            cli, ["--url", nodes.url, "--namespace", namespace, "fsck", *words]
+        )
+        return [" ".join(line.split()) for line in result.stdout.splitlines()]
+
+    app = QWorker(namespace, url=nodes.url)
+    lost, sound = (keys.queue for keys in queues(nodes, namespace, nodes.masters()[0], 2, 0))
+    keys = QueueKeys(namespace, sound)
+    with app.client:
+        app.queue(sound).set_limit("api/", concurrency=2, with_queues=[lost])
+        app.client.ask("HDEL", keys.limits, "api/")
+        app.client.ask("HSET", keys.stats, "unacked", 7)
+        with unserved(nodes, QueueKeys(namespace, lost)):
+            checked, repaired, again = run(), run("--repair", "--yes"), run("--repair", "--yes")
+        why = f"none: {lost} cannot be read"
+        then = f"-> share: qworker fsck --repair, once {lost} can be read"
+        assert checked[-1] == (
+            "2 findings, 0 messages checked; qworker fsck --repair repairs 1 of them"
+        )
+        assert repaired[-1] == "1 finding repaired, 1 left, 0 messages checked"
+        assert again[-1] == "0 findings repaired, 1 left, 0 messages checked"
+        for lines in (checked, repaired, again):
+            assert any(line.endswith(why) for line in lines), lines
+            assert then in lines
+        assert run("--repair", "--yes")[-1] == "1 finding repaired, 0 messages checked"
+
+
 def test_leases_of_other_nodes_are_extended_while_a_dead_child_is_settled(
     nodes: Cluster, held: tuple[Held, Held]
 ) -> None:
