@@ -33,7 +33,7 @@ from qworker.web.actions.table import ACTIONS
 from qworker.web.error_pages import error_page, status_of, title_of
 from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
 from qworker.web.lives import Lives
-from qworker.web.look import Look, Page
+from qworker.web.page_request import Page, PageRequest
 from qworker.web.pages.table import PAGES
 from qworker.web.render import render
 from qworker.web.static_files import static_file
@@ -119,7 +119,7 @@ class Dashboard:
 
     # -- pages ---------------------------------------------------------------------------------
 
-    def _page(self, make: Callable[[Look], Page]) -> Callable[[Request], Any]:
+    def _page(self, make: Callable[[PageRequest], Page]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             streams = "text/event-stream" in request.headers.get("accept", "")
             access = _seen_by(request, await self._guard.access(request))
@@ -139,23 +139,28 @@ class Dashboard:
                     headers={"X-Accel-Buffering": "no"},
                 )
             check_read(sample)
-            look = self._writer.look(request, access, sample)
-            page = await run_in_threadpool(make, look)
+            page_request = self._writer.page_request(request, access, sample)
+            page = await run_in_threadpool(make, page_request)
             if page.to:
-                return RedirectResponse(f"{look.base}{page.to}", 303)
-            if look.embedded and page.card:
+                return RedirectResponse(f"{page_request.base}{page.to}", 303)
+            if page_request.embedded and page.card:
                 request.scope[MAY_BE_FRAMED] = True
-            notice = await run_in_threadpool(self._writer.notice, look)
-            return self._writer.html(page, look, notice=notice)
+            notice = await run_in_threadpool(self._writer.notice, page_request)
+            return self._writer.html(page, page_request, notice=notice)
 
         return answer
 
     async def _stream(
-        self, make: Callable[[Look], Page], request: Request, access: Access
+        self, make: Callable[[PageRequest], Page], request: Request, access: Access
     ) -> AsyncIterator[bytes]:
         """Send the changing part of a page whenever it has changed."""
-        look = self._writer.look(request, access, self.sampler.sample)
-        key = (look.path, tuple(sorted(look.query.items())), look.base, access.rights)
+        page_request = self._writer.page_request(request, access, self.sampler.sample)
+        key = (
+            page_request.path,
+            tuple(sorted(page_request.query.items())),
+            page_request.base,
+            access.rights,
+        )
         number, sent, opened_s = -1, "", time.monotonic()
         watched: tuple[str, ...] = ()
         asked_s = opened_s
@@ -267,14 +272,17 @@ class Dashboard:
     def _error(
         self, request: Request, status: int, text: str = "", headers: Any = None, title: str = ""
     ) -> Response:
-        look = self._writer.look(request, _NOBODY, self.sampler.sample)
+        page_request = self._writer.page_request(request, _NOBODY, self.sampler.sample)
         page = error_page(status, text, title)
         if "text/event-stream" in request.headers.get("accept", ""):
             # Replaces figures that would get old; the browser asks again, and the user may have signed in by then.
-            live = render(page.template, self._writer.context(page, look), live=True)
+            live = render(page.template, self._writer.context(page, page_request), live=True)
             return Response(_event(live), media_type="text/event-stream")
         refreshes = status == 503 and request.method in ("GET", "HEAD")
-        context = {**self._writer.context(page, look), "refresh_s": _AGAIN_S if refreshes else 0}
+        context = {
+            **self._writer.context(page, page_request),
+            "refresh_s": _AGAIN_S if refreshes else 0,
+        }
         extra = {"Retry-After": str(_AGAIN_S)} if status == 503 else {}
         return HTMLResponse(
             render(page.template, context), status, headers={**(headers or {}), **extra}

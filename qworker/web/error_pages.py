@@ -12,7 +12,7 @@ from qworker.errors import (
     UnavailableError,
     concerns_the_call,
 )
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 
 __all__ = ["ReadingError", "error_page", "status_of", "title_of"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 
 __all__ = ["FOR_GOOD", "Question"]
 

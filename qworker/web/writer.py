@@ -16,7 +16,7 @@ from qworker.monitor.readings import Readings
 from qworker.web.access import Access
 from qworker.web.error_pages import ReadingError, error_page, status_of, title_of
 from qworker.web.lives import Live
-from qworker.web.look import Look, Page
+from qworker.web.page_request import Page, PageRequest
 from qworker.web.render import render
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ class PageWriter:
         self._readings = readings
         self._redact = redact
 
-    def look(self, request: Request, access: Access, sample: Sample, *, live: bool = False) -> Look:
+    def page_request(
+        self, request: Request, access: Access, sample: Sample, *, live: bool = False
+    ) -> PageRequest:
         """Make the input of a page of a request."""
         base = base_of(request)
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
         query = dict(request.query_params)
-        return Look(
+        return PageRequest(
             base,
             path or "/",
             query,
@@ -61,55 +63,55 @@ class PageWriter:
             live,
         )
 
-    def notice(self, look: Look) -> Any:
+    def notice(self, page_request: PageRequest) -> Any:
         """Read the entry of the audit trail that an action has led to."""
-        entry = look.query.get("did", "")
+        entry = page_request.query.get("did", "")
         if not _ENTRY.fullmatch(entry):
             return None
-        namespace = look.namespace
+        namespace = page_request.namespace
         return read_deed(namespace.client.execute, namespace.namespace, entry)
 
-    def html(self, page: Page, look: Look, *, notice: Any = None) -> HTMLResponse:
+    def html(self, page: Page, page_request: PageRequest, *, notice: Any = None) -> HTMLResponse:
         """Write a whole page."""
         return HTMLResponse(
             render(
                 page.template,
                 {
-                    **self.context(page, look),
+                    **self.context(page, page_request),
                     "notice": notice,
-                    "streams": look.is_live and page.changes,
+                    "streams": page_request.is_live and page.changes,
                 },
             ),
             status_code=page.status,
             headers={"Vary": "Accept, Cookie"},
         )
 
-    def context(self, page: Page, look: Look) -> dict[str, Any]:
+    def context(self, page: Page, page_request: PageRequest) -> dict[str, Any]:
         """Return what every template knows, and what the page shows."""
         return {
             "title": page.title,
-            "base": look.base,
-            "look": look,
-            "sample": look.sample,
+            "base": page_request.base,
+            "request": page_request,
+            "sample": page_request.sample,
             "namespace": self._namespace.namespace,
             "server": self._namespace.server.address,
-            "access": look.access,
+            "access": page_request.access,
             "refresh_s": 0,
             "notice": None,
             "streams": False,
             "changes": page.changes,
-            "is_card": look.embedded and page.card,
+            "is_card": page_request.embedded and page.card,
             **page.shows,
         }
 
     def live(
-        self, make: Callable[[Look], Page], request: Request, access: Access, sample: Sample
+        self, make: Callable[[PageRequest], Page], request: Request, access: Access, sample: Sample
     ) -> Live:
         """Write the changing part of a page, or what keeps it from being made."""
-        look = self.look(request, access, sample, live=True)
+        page_request = self.page_request(request, access, sample, live=True)
         try:
-            check_read(look.sample)
-            page = make(look)
+            check_read(page_request.sample)
+            page = make(page_request)
         except QworkerError as error:
             name = str(request.path_params.get("queue"))
             # It is read again with every sample, so that the page comes back.
@@ -117,7 +119,7 @@ class PageWriter:
             page = replace(
                 error_page(status_of(error), str(error), title_of(error)), watched=watched
             )
-        text = render(page.template, self.context(page, look), live=True)
+        text = render(page.template, self.context(page, page_request), live=True)
         return Live(text, page.watched, page.reads)
 
 

@@ -1,1 +1,1 @@
-"""The pages: each is a function from a look to a page."""
+"""The pages: each is a function from a request to a page."""

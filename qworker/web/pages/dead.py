@@ -15,7 +15,7 @@ from qworker.client.dead.pages import entries
 from qworker.errors import InvalidOptionError
 from qworker.formats import safe
 from qworker.web.body import show_body
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.render import bars
 from qworker.wire.ids import EntryId
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qworker.client.message import DeadLetter
     from qworker.monitor.namespace import Namespace
     from qworker.web.body import Redact
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = [
     "FIELDS",
@@ -85,25 +85,25 @@ def written(query: Mapping[str, str]) -> str:
     return " ".join(parts) or "--all"
 
 
-def dead(look: Look) -> Page:
+def dead(request: PageRequest) -> Page:
     """Show the dead letters of a queue that fit, by error, and the newest of them."""
-    inspection = inspection_of(look)
+    inspection = inspection_of(request)
     if inspection is None:
-        return unknown(look.names["queue"])
-    name = look.names["queue"]
+        return unknown(request.names["queue"])
+    name = request.names["queue"]
     shows = {
         "name": name,
         "number": inspection.dead,
-        "jobs": look.jobs.of(name),
-        "seen": look.number("seen", lowest=0, highest=2**40),
+        "jobs": request.jobs.of(name),
+        "seen": request.number("seen", lowest=0, highest=2**40),
     }
-    if look.live:
+    if request.live:
         return Page("dead.html", "", shows, (name,))
-    wanted = filter_of(look.query)
-    after = EntryId.parse(look.query["after"], "after") if look.query.get("after") else None
-    most = look.number("look_at", lowest=_READ, highest=_READ_MOST)
-    ref = look.namespace.queues.ref(name)
-    found = look.namespace.client.run(newest(ref, wanted, most_read=most, after=after))
+    wanted = filter_of(request.query)
+    after = EntryId.parse(request.query["after"], "after") if request.query.get("after") else None
+    most = request.number("look_at", lowest=_READ, highest=_READ_MOST)
+    ref = request.namespace.queues.ref(name)
+    found = request.namespace.client.run(newest(ref, wanted, most_read=most, after=after))
     groups = group_by_error(found.found)
     listed = found.found[:_LISTED]
     more = listed[-1].entry if len(found.found) > _LISTED else found.last
@@ -113,7 +113,7 @@ def dead(look: Look) -> Page:
         f"Dead letters of {name}",
         {
             **shows,
-            "wanted": {field: look.query.get(field, "") for field in FIELDS},
+            "wanted": {field: request.query.get(field, "") for field in FIELDS},
             "filtered": not wanted.is_empty,
             "found": found,
             "groups": [(group, _history(group, found.now_ms)) for group in ranked[:_GROUPS]],
@@ -128,12 +128,12 @@ def dead(look: Look) -> Page:
     )
 
 
-def letter(look: Look) -> Page:
+def letter(request: PageRequest) -> Page:
     """Show one dead letter in full."""
-    found = _letter(look, look.names["entry"])
+    found = _letter(request, request.names["entry"])
     if found is None:
-        return _gone(look)
-    name = look.names["queue"]
+        return _gone(request)
+    name = request.names["queue"]
     return Page(
         "dead_letter.html",
         f"Dead letter of {name}",
@@ -142,19 +142,19 @@ def letter(look: Look) -> Page:
             "letter": found,
             "fingerprint": fingerprint(found),
             "line": error_line(found),
-            "body": show_body(found.message, look.redact),
+            "body": show_body(found.message, request.redact),
             "flags": sorted(found.message.flags.items()),
         },
         changes=False,
     )
 
 
-def edit(look: Look) -> Page:
+def edit(request: PageRequest) -> Page:
     """Show the body of a dead letter to be edited, unless it is closed, hidden, binary or too long for a form."""
-    found = _letter(look, look.query.get("entry", ""))
+    found = _letter(request, request.query.get("entry", ""))
     if found is None:
-        return _gone(look)
-    name, problem = look.names["queue"], why_not_edited(found, look.redact)
+        return _gone(request)
+    name, problem = request.names["queue"], why_not_edited(found, request.redact)
     text = "" if problem else show_body(found.message, None).text
     return Page(
         "dead_edit.html",
@@ -182,39 +182,39 @@ def why_not_edited(letter: DeadLetter, redact: Redact | None) -> str:
     return ""
 
 
-def confirm_redrive(look: Look) -> Page:
+def confirm_redrive(request: PageRequest) -> Page:
     """Ask before dead letters are put back."""
-    return _confirm(look, "redrive")
+    return _confirm(request, "redrive")
 
 
-def confirm_drop(look: Look) -> Page:
+def confirm_drop(request: PageRequest) -> Page:
     """Ask before dead letters are deleted."""
-    return _confirm(look, "drop")
+    return _confirm(request, "drop")
 
 
-def _confirm(look: Look, verb: str) -> Page:
-    name = look.names["queue"]
-    inspection = inspection_of(look)
+def _confirm(request: PageRequest, verb: str) -> Page:
+    name = request.names["queue"]
+    inspection = inspection_of(request)
     if inspection is None:
         return unknown(name)
-    entry = look.query.get("entry", "")
-    rate = look.query.get("rate", "") if verb == "redrive" else ""
+    entry = request.query.get("entry", "")
+    rate = request.query.get("rate", "") if verb == "redrive" else ""
     if rate not in RATES:
         raise InvalidOptionError(
             "rate", f"{ascii(rate)[:40]} is not offered", "choose one of the form"
         )
     if entry:
-        one = _letter(look, entry)
+        one = _letter(request, entry)
         if one is None:
-            return _gone(look)
+            return _gone(request)
         found, read, whole, now_ms = [one], 1, True, inspection.now_ms
     else:
-        wanted = filter_of(look.query)
-        ref = look.namespace.queues.ref(name)
-        result = look.namespace.client.run(newest(ref, wanted, most_read=_COUNTED))
+        wanted = filter_of(request.query)
+        ref = request.namespace.queues.ref(name)
+        result = request.namespace.client.run(newest(ref, wanted, most_read=_COUNTED))
         found, read, now_ms = result.found, result.read, result.now_ms
         whole = result.last is None
-    fields = {field: look.query.get(field, "").strip() for field in FIELDS}
+    fields = {field: request.query.get(field, "").strip() for field in FIELDS}
     return Page(
         "confirm.html",
         f"{verb.capitalize()} dead letters of {name}",
@@ -228,7 +228,7 @@ def _confirm(look: Look, verb: str) -> Page:
             "written": f"entry {entry}" if entry else written(fields),
             "examples": [(one, error_line(one)) for one in found[:_EXAMPLES]],
             "rate": rate,
-            "undo_s": look.jobs.undo_s,
+            "undo_s": request.jobs.undo_s,
             "fields": {
                 **{field: text for field, text in fields.items() if text and not entry},
                 "entry": entry,
@@ -261,12 +261,12 @@ def letter_at(namespace: Namespace, queue: str, entry: str) -> DeadLetter | None
     return read[0] if read else None
 
 
-def _letter(look: Look, entry: str) -> DeadLetter | None:
-    if inspection_of(look) is None:
+def _letter(request: PageRequest, entry: str) -> DeadLetter | None:
+    if inspection_of(request) is None:
         return None
-    return letter_at(look.namespace, look.names["queue"], entry)
+    return letter_at(request.namespace, request.names["queue"], entry)
 
 
-def _gone(look: Look) -> Page:
-    name = look.names["queue"]
+def _gone(request: PageRequest) -> Page:
+    name = request.names["queue"]
     return Page("gone.html", "No such dead letter", {"name": name}, status=404, changes=False)

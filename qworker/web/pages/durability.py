@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.daemon.durability import Grade
 from qworker.health.losses import Extent, losses, replicas
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["durability"]
 
@@ -22,9 +22,9 @@ _GRADES: Final = {
 }
 
 
-def durability(look: Look) -> Page:
+def durability(request: PageRequest) -> Page:
     """Show the confirmed messages that each fault would lose, for each server of the namespace."""
-    found = look.readings.durability.get()
+    found = request.readings.durability.get()
     return Page(
         "durability.html",
         "What can be lost",
@@ -37,7 +37,7 @@ def durability(look: Look) -> Page:
                     str(facts.node) if len(found.nodes) > 1 else "",
                     [
                         (one, _TONES.get(one.extent, ""))
-                        for one in losses(facts, look.sample.now_ms)
+                        for one in losses(facts, request.sample.now_ms)
                     ],
                     replicas(facts.info),
                 )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.namespace.audit import read_deeds
 from qworker.health.finding import Status
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["audit", "health"]
 
@@ -19,19 +19,19 @@ _DEEDS: Final = 50
 _ENTRY: Final = re.compile(r"[0-9]{1,16}-[0-9]{1,10}", re.ASCII)
 
 
-def health(look: Look) -> Page:
+def health(request: PageRequest) -> Page:
     """Show the doctor's findings, the worst first."""
-    findings = look.sample.findings
+    findings = request.sample.findings
     if findings is not None:
         findings = sorted(findings, key=lambda finding: _ORDER[finding.status])
     return Page("health.html", "Health", {"findings": findings})
 
 
-def audit(look: Look) -> Page:
+def audit(request: PageRequest) -> Page:
     """Show the actions of operators, the latest first."""
-    before = look.query.get("before", "")
+    before = request.query.get("before", "")
     before = before if _ENTRY.fullmatch(before) else ""
-    namespace = look.namespace
+    namespace = request.namespace
     deeds = read_deeds(
         namespace.client.execute, namespace.namespace, before=before, count=_DEEDS + 1
     )

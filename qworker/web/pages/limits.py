@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from qworker.client.manage.limits import groups, limits, waits_for
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.question import Question
 from qworker.wire.groups import shown
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["confirm_remove_limit", "groups_and_limits"]
 
@@ -21,15 +21,15 @@ _LISTED: Final = 50
 _READ: Final = 20_000
 
 
-def groups_and_limits(look: Look) -> Page:
+def groups_and_limits(request: PageRequest) -> Page:
     """Show the limits of a queue, and its largest groups."""
-    name = look.names["queue"]
-    inspection = inspection_of(look)
+    name = request.names["queue"]
+    inspection = inspection_of(request)
     if inspection is None:
         return unknown(name)
-    client, ref = look.namespace.client, look.namespace.queues.ref(name)
+    client, ref = request.namespace.client, request.namespace.queues.ref(name)
     found = client.run(groups(ref, most=_LISTED, most_read=_READ))
-    now_ms = look.namespace.now_ms()
+    now_ms = request.namespace.now_ms()
     return Page(
         "limits.html",
         f"Groups of {name}",
@@ -46,13 +46,13 @@ def groups_and_limits(look: Look) -> Page:
     )
 
 
-def confirm_remove_limit(look: Look) -> Page:
+def confirm_remove_limit(request: PageRequest) -> Page:
     """Ask before the limits of a name are removed."""
-    name, limit = look.names["queue"], look.query.get("name", "")
-    if inspection_of(look) is None:
+    name, limit = request.names["queue"], request.query.get("name", "")
+    if inspection_of(request) is None:
         return unknown(name)
-    ref = look.namespace.queues.ref(name)
-    known = look.namespace.client.run(limits(ref))
+    ref = request.namespace.queues.ref(name)
+    known = request.namespace.client.run(limits(ref))
     path = f"/queues/{quote(name)}/groups"
     if limit not in known:
         return Page("no_limit.html", "No such limit", {"name": name}, status=404, changes=False)
@@ -61,5 +61,5 @@ def confirm_remove_limit(look: Look) -> Page:
         button="Remove these limits",
         to=f"{path}/rm",
         fields={"name": limit},
-        back=look.to(path),
+        back=request.to(path),
     ).page(f"Remove the limits of {limit}")

@@ -14,7 +14,7 @@ from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
 from qworker.errors import ProtectionError
 from qworker.web.body import Body, show_body, show_value
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.header import KINDS, chain_of, headers_of, place_of
 from qworker.web.pages.life import steps_of
 from qworker.web.pages.queue import inspection_of, unknown
@@ -24,7 +24,7 @@ from qworker.wire.states import STATES
 if TYPE_CHECKING:
     from qworker.client.execute.sync import Client
     from qworker.client.queue_ref import QueueRef
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
     from qworker.wire.result import Outcome
 
 __all__ = ["confirm_cancel", "confirm_delete", "message"]
@@ -38,21 +38,21 @@ _JOURNAL_MOST: Final = 2**28
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
 
 
-def message(look: Look) -> Page:
+def message(request: PageRequest) -> Page:
     """Show one message: where it is now, its result, its life, its headers and its body."""
-    name, message_id = look.names["queue"], look.names["message"]
-    if inspection_of(look) is None:
+    name, message_id = request.names["queue"], request.names["message"]
+    if inspection_of(request) is None:
         return unknown(name)
     if not _ID.fullmatch(message_id):
-        return _gone(look)
-    client, ref = look.namespace.client, look.namespace.queues.ref(name)
+        return _gone(request)
+    client, ref = request.namespace.client, request.namespace.queues.ref(name)
     inspection = client.run(inspect(ref))
-    searched = _search_one(look, ref, message_id)
+    searched = _search_one(request, ref, message_id)
     stored = searched.found[0] if searched.found else None
-    most = look.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
+    most = request.number("journal", lowest=_JOURNAL, highest=_JOURNAL_MOST)
     history = _life(client, ref, message_id, inspection, stored, most)
     task = stored.task if stored else next((one.task for one in history.events if one.task), "")
-    outcome, closed = _outcome(look, ref, message_id)
+    outcome, closed = _outcome(request, ref, message_id)
     if (
         stored is None
         and outcome is None
@@ -60,7 +60,7 @@ def message(look: Look) -> Page:
         and not history.events
         and searched.cursor == END
     ):
-        return _gone(look)
+        return _gone(request)
     receipt = str(stored.receipt) if stored is not None and stored.receipt else ""
     return Page(
         "message.html",
@@ -75,7 +75,7 @@ def message(look: Look) -> Page:
             "task": task,
             "runs": [
                 run
-                for one in look.sample.workers
+                for one in request.sample.workers
                 for run in one.running
                 if receipt and run.message_id == receipt
             ],
@@ -88,10 +88,10 @@ def message(look: Look) -> Page:
             if not history.whole and most < _JOURNAL_MOST
             else 0,
             "outcome": outcome,
-            "value": _value(outcome, task, look),
+            "value": _value(outcome, task, request),
             "closed": closed,
-            "verbs": _verbs(look, stored),
-            **_stored_fields(look, stored, inspection),
+            "verbs": _verbs(request, stored),
+            **_stored_fields(request, stored, inspection),
         },
         (name,),
         reads=True,
@@ -113,48 +113,50 @@ def _life(
     return client.run(life(ref, message_id, most_bytes=most_bytes, sent_ms=sent_ms))
 
 
-def _stored_fields(look: Look, stored: Stored | None, inspection: Inspection) -> dict[str, object]:
+def _stored_fields(
+    request: PageRequest, stored: Stored | None, inspection: Inspection
+) -> dict[str, object]:
     """What the page shows of a message that is still stored."""
     return {
         "kind": KINDS.get(stored.kind.value, "") if stored else "",
         "place": place_of(stored, inspection.now_ms) if stored else "",
         "headers": headers_of(stored, inspection) if stored else [],
-        "body": show_body(stored, look.redact) if stored else None,
+        "body": show_body(stored, request.redact) if stored else None,
         "is_run": stored is not None and "c" in stored.flags,
         **chain_of(stored),
     }
 
 
-def confirm_delete(look: Look) -> Page:
+def confirm_delete(request: PageRequest) -> Page:
     """Ask before a message is deleted."""
     return _confirm(
-        look,
+        request,
         "delete",
         "It is deleted forever. If its handler runs, it finishes; the message is dropped if it comes back.",
     )
 
 
-def confirm_cancel(look: Look) -> Page:
+def confirm_cancel(request: PageRequest) -> Page:
     """Ask before a message is cancelled."""
     return _confirm(
-        look,
+        request,
         "cancel",
         "It will not run; if its handler runs, it is asked to stop within 5 seconds. It is dropped if it comes back "
         "within 7 days.",
     )
 
 
-def _confirm(look: Look, verb: str, sentence: str) -> Page:
-    name, message_id = look.names["queue"], look.names["message"]
-    if inspection_of(look) is None:
+def _confirm(request: PageRequest, verb: str, sentence: str) -> Page:
+    name, message_id = request.names["queue"], request.names["message"]
+    if inspection_of(request) is None:
         return unknown(name)
     if not _ID.fullmatch(message_id):
-        return _gone(look)
-    searched = _search_one(look, look.namespace.queues.ref(name), message_id)
+        return _gone(request)
+    searched = _search_one(request, request.namespace.queues.ref(name), message_id)
     if not searched.found:
-        return _gone(look)
+        return _gone(request)
     stored = searched.found[0]
-    how, call = look.query.get("how", ""), f", a call of {stored.task}" if stored.task else ""
+    how, call = request.query.get("how", ""), f", a call of {stored.task}" if stored.task else ""
     if verb == "cancel" and how == "running":
         sentence = "The coroutine of its handler is cancelled now. A sync handler continues."
     elif verb == "cancel" and how == "kill":
@@ -172,15 +174,15 @@ def _confirm(look: Look, verb: str, sentence: str) -> Page:
             "state": stored.state,
             **({"how": how} if how in ("running", "kill") else {}),
         },
-        back=look.to(f"/queues/{quote(name)}/messages/{quote(message_id)}"),
+        back=request.to(f"/queues/{quote(name)}/messages/{quote(message_id)}"),
     ).page(f"{verb.capitalize()} {message_id}")
 
 
-def _search_one(look: Look, ref: QueueRef, message_id: str) -> Searched:
+def _search_one(request: PageRequest, ref: QueueRef, message_id: str) -> Searched:
     """Search a message, first where a link says that it is."""
-    client = look.namespace.client
-    most = look.number("look_at", lowest=4 * _READ, highest=_READ_MOST)
-    state = look.query.get("state", "")
+    client = request.namespace.client
+    most = request.number("look_at", lowest=4 * _READ, highest=_READ_MOST)
+    state = request.query.get("state", "")
 
     def is_it(one: Stored) -> bool:
         return one.id == message_id
@@ -197,33 +199,35 @@ def _only(searched: Searched, message_id: str) -> Searched:
     return searched
 
 
-def _outcome(look: Look, ref: QueueRef, message_id: str) -> tuple[Outcome | None, str]:
+def _outcome(request: PageRequest, ref: QueueRef, message_id: str) -> tuple[Outcome | None, str]:
     """Read the result of a message, or why it cannot be read."""
     if len(message_id) > 64:
         return None, ""
     try:
-        return look.namespace.client.run(look_at_result(ref, message_id)), ""
+        return request.namespace.client.run(look_at_result(ref, message_id)), ""
     except ProtectionError as error:
         return None, error.problem
 
 
-def _value(outcome: Outcome | None, task: str, look: Look) -> Body | None:
+def _value(outcome: Outcome | None, task: str, request: PageRequest) -> Body | None:
     return (
-        show_value(outcome.value, task, look.redact) if outcome and outcome.state == "ok" else None
+        show_value(outcome.value, task, request.redact)
+        if outcome and outcome.state == "ok"
+        else None
     )
 
 
-def _verbs(look: Look, one: Stored | None) -> list[tuple[str, str, dict[str, str], bool]]:
+def _verbs(request: PageRequest, one: Stored | None) -> list[tuple[str, str, dict[str, str], bool]]:
     """Return the actions on a message: the verb, the text of its button, its fields, and whether it destroys."""
     if one is None or not one.id:
         return []
     verbs: list[tuple[str, str, dict[str, str], bool]] = []
-    if look.access.may("operate"):
+    if request.access.may("operate"):
         if one.state in ("ready", "delayed"):
             verbs.append(("hold", "Hold", {}, False))
         if one.state in ("delayed", "held"):
             verbs.append(("enqueue", "Enqueue now", {}, False))
-    if look.access.may("destroy"):
+    if request.access.may("destroy"):
         if one.state != "dead":
             verbs.append(("cancel", "Cancel …", {}, True))
         if one.state == "unacked":
@@ -233,11 +237,11 @@ def _verbs(look: Look, one: Stored | None) -> list[tuple[str, str, dict[str, str
     return verbs
 
 
-def _gone(look: Look) -> Page:
+def _gone(request: PageRequest) -> Page:
     return Page(
         "no_message.html",
         "No such message",
-        {"name": look.names["queue"], "id": look.names["message"]},
+        {"name": request.names["queue"], "id": request.names["message"]},
         status=404,
         changes=False,
     )

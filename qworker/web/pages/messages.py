@@ -14,13 +14,13 @@ from qworker.client.inspect.search import search
 from qworker.client.message import Receipt
 from qworker.formats import shortened
 from qworker.web.body import show_body
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.wire.states import STATES
 
 if TYPE_CHECKING:
     from qworker.client.message import Stored
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["find", "messages"]
 
@@ -39,24 +39,26 @@ _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,80}", re.ASCII)
 _RECEIPT: Final = re.compile(r"[A-Za-z0-9._-]{1,64}:[0-9]{1,4}(?:/[0-9]{1,2})?", re.ASCII)
 
 
-def messages(look: Look) -> Page:
+def messages(request: PageRequest) -> Page:
     """Search the messages of a queue by state, id, task and text."""
-    name, inspection = look.names["queue"], inspection_of(look)
+    name, inspection = request.names["queue"], inspection_of(request)
     if inspection is None:
         return unknown(name)
-    wanted = {field: look.query.get(field, "").strip() for field in ("state", "id", "task", "text")}
+    wanted = {
+        field: request.query.get(field, "").strip() for field in ("state", "id", "task", "text")
+    }
     states = [wanted["state"]] if wanted["state"] in STATES else []
-    most = look.number("look_at", lowest=_READ, highest=_READ_MOST)
+    most = request.number("look_at", lowest=_READ, highest=_READ_MOST)
     filtered = any(wanted[field] for field in ("id", "task", "text"))
-    found = look.namespace.client.run(
+    found = request.namespace.client.run(
         search(
-            look.namespace.queues.ref(name),
-            _fits(look, wanted),
+            request.namespace.queues.ref(name),
+            _fits(request, wanted),
             *states,
             most_read=most if filtered else _LISTED,
             most_found=_LISTED,
             most_bytes=_SEARCHED_BYTES if filtered else _LISTED_BYTES,
-            cursor=look.query.get("cursor", "") or END,
+            cursor=request.query.get("cursor", "") or END,
         )
     )
     return Page(
@@ -69,9 +71,9 @@ def messages(look: Look) -> Page:
             "filtered": filtered or bool(states),
             "found": found,
             "stored": inspection.stored + inspection.dead,
-            "rows": [(one, _path(name, one), _excerpt(one, look)) for one in found.found],
+            "rows": [(one, _path(name, one), _excerpt(one, request)) for one in found.found],
             "now_ms": inspection.now_ms,
-            "cursor": look.query.get("cursor", ""),
+            "cursor": request.query.get("cursor", ""),
             "more": "" if found.cursor == END else found.cursor,
             "deeper": min(most * 10, _READ_MOST)
             if filtered and found.cursor != END and most < _READ_MOST
@@ -81,10 +83,10 @@ def messages(look: Look) -> Page:
     )
 
 
-def find(look: Look) -> Page:
+def find(request: PageRequest) -> Page:
     """Find a message by its id, or by the receipt of its delivery, in any queue, within a few seconds."""
-    wanted = look.query.get("id", "").strip()
-    queues = [queue for queue in look.sample.read() if queue.stored or queue.dead]
+    wanted = request.query.get("id", "").strip()
+    queues = [queue for queue in request.sample.read() if queue.stored or queue.dead]
     read, unread = 0, 0
     until_s = time.monotonic() + _FIND_S
     if _RECEIPT.fullmatch(wanted):
@@ -93,18 +95,18 @@ def find(look: Look) -> Page:
             if time.monotonic() > until_s:
                 unread += 1
                 continue
-            ref = look.namespace.queues.ref(queue.queue)
-            stored = look.namespace.client.run(delivered(ref, receipt))
+            ref = request.namespace.queues.ref(queue.queue)
+            stored = request.namespace.client.run(delivered(ref, receipt))
             if stored is not None and stored.id:
                 return Page("", "", to=f"{_path(queue.queue, stored)}?state=unacked")
     elif _ID.fullmatch(wanted):
         for queue in queues:
-            ref, cursor = look.namespace.queues.ref(queue.queue), ""
+            ref, cursor = request.namespace.queues.ref(queue.queue), ""
             while cursor != END:
                 if read >= 10 * _READ or time.monotonic() > until_s:
                     unread += 1
                     break
-                found = look.namespace.client.run(
+                found = request.namespace.client.run(
                     search(
                         ref,
                         lambda one: one.id == wanted,
@@ -125,7 +127,7 @@ def find(look: Look) -> Page:
             "receipt": ":" in wanted,
             "read": read,
             "unread": unread,
-            "queues": sorted(look.sample.queues)[:_LISTED],
+            "queues": sorted(request.sample.queues)[:_LISTED],
         },
         changes=False,
     )
@@ -137,7 +139,7 @@ def _path(queue: str, message: Stored) -> str:
     return f"/queues/{quote(name)}/messages/{quote(message.id)}" if message.id else ""
 
 
-def _fits(look: Look, wanted: dict[str, str]) -> Callable[[Stored], bool]:
+def _fits(request: PageRequest, wanted: dict[str, str]) -> Callable[[Stored], bool]:
     message_id, task, text = wanted["id"], wanted["task"].lower(), wanted["text"].lower()
 
     def fits(one: Stored) -> bool:
@@ -146,17 +148,17 @@ def _fits(look: Look, wanted: dict[str, str]) -> Callable[[Stored], bool]:
         if task and task not in one.task.lower():
             return False
         # What the hook hides must not be found either.
-        return not text or text in _text(one, look).lower()
+        return not text or text in _text(one, request).lower()
 
     return fits
 
 
-def _text(one: Stored, look: Look) -> str:
-    if look.redact is not None:
-        return show_body(one, look.redact).text
+def _text(one: Stored, request: PageRequest) -> str:
+    if request.redact is not None:
+        return show_body(one, request.redact).text
     return "" if one.unreadable else one.body.decode("utf-8", "replace")
 
 
-def _excerpt(one: Stored, look: Look) -> str:
-    body = show_body(one, look.redact, 4 * _EXCERPT)
+def _excerpt(one: Stored, request: PageRequest) -> str:
+    body = show_body(one, request.redact, 4 * _EXCERPT)
     return shortened(" ".join(body.text.split()), _EXCERPT) or f"({body.note})"

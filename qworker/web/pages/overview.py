@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.formats import count, rate, span
 from qworker.health.finding import Status
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.rows import rows_of
 from qworker.web.render import sparkline
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["overview", "queues"]
 
@@ -20,16 +20,16 @@ _FIRST: Final = 10
 _PER_PAGE: Final = 50
 
 
-def overview(look: Look) -> Page:
+def overview(request: PageRequest) -> Page:
     """Show the namespace at a glance."""
-    rows = rows_of(look)
+    rows = rows_of(request)
     shown = rows[:_FIRST]
-    findings = look.sample.findings
+    findings = request.sample.findings
     return Page(
         "overview.html",
         "Overview",
         {
-            "tiles": _tiles(look),
+            "tiles": _tiles(request),
             "urgent": None
             if findings is None
             else [
@@ -40,19 +40,19 @@ def overview(look: Look) -> Page:
             ],
             "rows": shown,
             "number": len(rows),
-            "workers": sum(not worker.is_gone for worker in look.sample.workers),
-            "reapers": sum(not reaper.is_gone for reaper in look.sample.reapers),
+            "workers": sum(not worker.is_gone for worker in request.sample.workers),
+            "reapers": sum(not reaper.is_gone for reaper in request.sample.reapers),
         },
         tuple(row.name for row in shown),
         card=True,
     )
 
 
-def queues(look: Look) -> Page:
+def queues(request: PageRequest) -> Page:
     """List the queues: found by a part of the name, sorted, in pages."""
-    rows = rows_of(look)
+    rows = rows_of(request)
     pages = max(1, -(-len(rows) // _PER_PAGE))
-    number = look.number("page", highest=pages)
+    number = request.number("page", highest=pages)
     shown = rows[(number - 1) * _PER_PAGE : number * _PER_PAGE]
     return Page(
         "queues.html",
@@ -60,7 +60,7 @@ def queues(look: Look) -> Page:
         {
             "rows": shown,
             "number": len(rows),
-            "all": len(look.sample.queues),
+            "all": len(request.sample.queues),
             "page": number,
             "pages": pages,
             "first": (number - 1) * _PER_PAGE + 1,
@@ -70,9 +70,9 @@ def queues(look: Look) -> Page:
     )
 
 
-def _tiles(look: Look) -> list[dict[str, Any]]:
+def _tiles(request: PageRequest) -> list[dict[str, Any]]:
     """Make the tiles of figures: a title, a number, a tone, a note, a picture of the last hour."""
-    sample, read, flow = look.sample, look.sample.read(), look.sample.total_flow()
+    sample, read, flow = request.sample, request.sample.read(), request.sample.total_flow()
     totals = sample.totals
     ready, dead = sum(queue.ready for queue in read), sum(queue.dead for queue in read)
     oldest_s = max((queue.oldest_age_s for queue in read), default=0.0)

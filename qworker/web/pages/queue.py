@@ -9,11 +9,11 @@ from qworker.client.inspect.rates import COUNTERS
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.errors import BrokenQueueError, InvalidNameError, QworkerError
 from qworker.monitor.rows import row_of
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.wire.names import check_queue
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["inspection_of", "queue", "unknown"]
 
@@ -21,22 +21,22 @@ __all__ = ["inspection_of", "queue", "unknown"]
 _ALWAYS: Final = ("sent", "acked")
 
 
-def queue(look: Look) -> Page:
+def queue(request: PageRequest) -> Page:
     """Show one queue."""
-    name = look.names["queue"]
+    name = request.names["queue"]
     try:
         check_queue(name)
     except InvalidNameError:
         return unknown(name)
-    if name not in look.sample.queues:
+    if name not in request.sample.queues:
         return unknown(name)
-    row = row_of(look.sample, name)
+    row = row_of(request.sample, name)
     if row.queue is None:
-        error = look.sample.queues[name]
+        error = request.sample.queues[name]
         if isinstance(error, QworkerError) and not isinstance(error, BrokenQueueError):
             raise error
         return Page("broken.html", name, {"name": name, "error": error}, (name,))
-    inspection, rates = row.queue, look.sample.rates(name)
+    inspection, rates = row.queue, request.sample.rates(name)
     counters = [
         (counter, inspection.stats.get(counter, 0), rates.get(counter), meaning)
         for counter, meaning in COUNTERS.items()
@@ -50,7 +50,7 @@ def queue(look: Look) -> Page:
             "row": row,
             "queue": inspection,
             "places": _places(inspection),
-            "workers": [worker for worker in look.sample.workers if worker.listens_to(name)],
+            "workers": [worker for worker in request.sample.workers if worker.listens_to(name)],
             "counters": counters,
             "reasons": _reasons(inspection),
             "attributes": read_attributes(inspection.meta),
@@ -60,17 +60,17 @@ def queue(look: Look) -> Page:
     )
 
 
-def inspection_of(look: Look, name: str | None = None) -> Inspection | None:
+def inspection_of(request: PageRequest, name: str | None = None) -> Inspection | None:
     """Return what was read of a queue, by default the one that the path names; None if there is no such queue.
 
     Raises its error if it could not be read.
     """
-    name = look.names["queue"] if name is None else name
+    name = request.names["queue"] if name is None else name
     try:
         check_queue(name)
     except InvalidNameError:
         return None
-    found = look.sample.queues.get(name)
+    found = request.sample.queues.get(name)
     if found is not None and not isinstance(found, Inspection):
         raise found
     return found

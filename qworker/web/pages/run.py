@@ -14,7 +14,7 @@ from qworker.client.inspect.runs import ACTIVE, RunStatus, RunStep, is_gather, r
 from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
 from qworker.web.body import Body, show_value
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.pages.life import TimelineEntry
 from qworker.web.pages.queue import inspection_of, unknown
 from qworker.web.pages.runs import TONES, waits_of
@@ -26,7 +26,7 @@ from qworker.wire.names import check_message_id
 
 if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["confirm_cancel_run", "run"]
 
@@ -40,17 +40,17 @@ _SEARCHED: Final = 20_000
 _SEARCHED_OFTEN: Final = 2_000
 
 
-def run(look: Look) -> Page:
+def run(request: PageRequest) -> Page:
     """Show a run: where it stands, its steps in time, what it waits for, and its result."""
-    name = look.names["queue"]
-    if inspection_of(look) is None:
+    name = request.names["queue"]
+    if inspection_of(request) is None:
         return unknown(name)
-    client, ref = look.namespace.client, look.namespace.queues.ref(name)
-    status = _find(look)
+    client, ref = request.namespace.client, request.namespace.queues.ref(name)
+    status = _find(request)
     if status is None:
-        return _gone(look)
+        return _gone(request)
     recorded = client.run(run_steps(ref, status.id)) or []
-    value, ended_as = _result(look, ref, status)
+    value, ended_as = _result(request, ref, status)
     started_ms = status.started_ms or next((one.at_ms for one in recorded if one.at_ms), None)
     return Page(
         "run.html",
@@ -64,8 +64,8 @@ def run(look: Look) -> Page:
             if status.state == "waiting" and is_gather(status.waits_for)
             else "",
             "started_ms": started_ms,
-            "stages": _stages(recorded[:_STEPS], status, started_ms, look),
-            "handlers": _handlers(status, look),
+            "stages": _stages(recorded[:_STEPS], status, started_ms, request),
+            "handlers": _handlers(status, request),
             "more_steps": max(0, len(recorded) - _STEPS),
             "value": value,
             "ended_as": ended_as,
@@ -75,16 +75,16 @@ def run(look: Look) -> Page:
     )
 
 
-def confirm_cancel_run(look: Look) -> Page:
+def confirm_cancel_run(request: PageRequest) -> Page:
     """Ask before a run is cancelled."""
-    name = look.names["queue"]
-    if inspection_of(look) is None:
+    name = request.names["queue"]
+    if inspection_of(request) is None:
         return unknown(name)
-    status = _find(look)
+    status = _find(request)
     if status is None:
-        return _gone(look)
+        return _gone(request)
     if status.ended:
-        return run(look)
+        return run(request)
     path = f"/runs/{quote(name)}/{quote(status.id)}"
     return Question(
         sentence=f"1 {status.state} run of {name}{f', {status.workflow}' if status.workflow else ''}. It "
@@ -94,31 +94,31 @@ def confirm_cancel_run(look: Look) -> Page:
         button="Cancel this run",
         destroys=True,
         to=f"{path}/cancel",
-        back=look.to(path),
+        back=request.to(path),
     ).page(f"Cancel {status.id}")
 
 
-def _find(look: Look) -> RunStatus | None:
+def _find(request: PageRequest) -> RunStatus | None:
     """Read where a run stands; in a long queue without a search for its message: then its result says if it is dead."""
-    run_id = look.names["message"]
+    run_id = request.names["message"]
     try:
         check_message_id(run_id)
     except InvalidNameError:
         return None
-    client, ref = look.namespace.client, look.namespace.queues.ref(look.names["queue"])
+    client, ref = request.namespace.client, request.namespace.queues.ref(request.names["queue"])
     inspection = client.run(inspect(ref))
-    long = inspection.stored + inspection.dead > (_SEARCHED_OFTEN if look.live else _SEARCHED)
+    long = inspection.stored + inspection.dead > (_SEARCHED_OFTEN if request.live else _SEARCHED)
     for shard in client.run(_shards(ref)):
         [known] = client.run(statuses(shard, [run_id], search=not long))
         if known.recorded or (known.message is not None and "c" in known.message.flags):
-            return _dead_by_result(look, ref, known) if known.state == ACTIVE else known
+            return _dead_by_result(request, ref, known) if known.state == ACTIVE else known
     return None
 
 
-def _dead_by_result(look: Look, ref: QueueRef, status: RunStatus) -> RunStatus:
+def _dead_by_result(request: PageRequest, ref: QueueRef, status: RunStatus) -> RunStatus:
     """Return `status`, dead if its result says so: that is kept for a day, or as long as the workflow's results."""
     try:
-        outcome = look.namespace.client.run(look_at_result(ref, status.id))
+        outcome = request.namespace.client.run(look_at_result(ref, status.id))
     except ProtectionError:
         return status
     is_dead = outcome is not None and outcome.state == "dead"
@@ -129,34 +129,34 @@ def _shards(ref: QueueRef) -> Any:
     return (yield from ref.every_shard())
 
 
-def _result(look: Look, ref: QueueRef, status: RunStatus) -> tuple[Body | None, str]:
+def _result(request: PageRequest, ref: QueueRef, status: RunStatus) -> tuple[Body | None, str]:
     """Read the result of a run that has ended."""
     if not status.ended:
         return None, ""
     try:
-        outcome = look.namespace.client.run(look_at_result(ref, status.id))
+        outcome = request.namespace.client.run(look_at_result(ref, status.id))
     except ProtectionError as error:
         return Body("", error.problem), ""
     if outcome is None:
         return None, ""
     if outcome.state == "ok":
-        return show_value(outcome.value, status.workflow, look.redact), outcome.state
+        return show_value(outcome.value, status.workflow, request.redact), outcome.state
     return None, f"{outcome.state}{f': {outcome.reason}' if outcome.reason else ''}"
 
 
-def _handlers(status: RunStatus, look: Look) -> list[str]:
+def _handlers(status: RunStatus, request: PageRequest) -> list[str]:
     """Say which worker runs it now, and for how long."""
     receipt = status.message.receipt if status.message is not None else None
     return [
         f"in {run.worker}, pid {run.pid}, for {span(run.seconds)}"
-        for worker in look.sample.workers
+        for worker in request.sample.workers
         for run in worker.running
         if receipt is not None and run.message_id == str(receipt)
     ]
 
 
 def _stages(
-    recorded: Sequence[RunStep], status: RunStatus, started_ms: int | None, look: Look
+    recorded: Sequence[RunStep], status: RunStatus, started_ms: int | None, request: PageRequest
 ) -> list[Stage]:
     """Arrange the steps of a run in time: each from its beginning to its record."""
     if started_ms is None:
@@ -172,14 +172,18 @@ def _stages(
     ]
 
     def write(part: Part[RunStep], before_ms: int, axis: tuple[int, int]) -> TimelineEntry:
-        return _step(part, before_ms, axis, status, look)
+        return _step(part, before_ms, axis, status, request)
 
     begun = TimelineEntry("Started", started_ms, "", [status.workflow] if status.workflow else [])
     return [Stage(started_ms, started_ms, [[begun]]), *stages_of(parts, started_ms, last_ms, write)]
 
 
 def _step(
-    part: Part[RunStep], before_ms: int, axis: tuple[int, int], status: RunStatus, look: Look
+    part: Part[RunStep],
+    before_ms: int,
+    axis: tuple[int, int],
+    status: RunStatus,
+    request: PageRequest,
 ) -> TimelineEntry:
     """Write a step; `before_ms`: when the step before it ended, from which a wait for a signal counts."""
     one = part.of
@@ -203,7 +207,7 @@ def _step(
     elif one.closed:
         notes.append(one.closed)
     elif one.value:
-        notes.append(_value(one, status, look))
+        notes.append(_value(one, status, request))
     since_ms = min(before_ms, part.end_ms) if signal else part.start_ms
     drawn = (since_ms, part.end_ms, "wait" if signal else "run good")
     return TimelineEntry(
@@ -215,16 +219,16 @@ def _step(
     )
 
 
-def _value(one: RunStep, status: RunStatus, look: Look) -> str:
-    body = show_value(one.value, status.workflow, look.redact)
+def _value(one: RunStep, status: RunStatus, request: PageRequest) -> str:
+    body = show_value(one.value, status.workflow, request.redact)
     return shortened(" ".join((body.text or f"({body.note})").split()), _EXCERPT)
 
 
-def _gone(look: Look) -> Page:
+def _gone(request: PageRequest) -> Page:
     return Page(
         "no_run.html",
         "No such run",
-        {"name": look.names["queue"], "id": look.names["message"]},
+        {"name": request.names["queue"], "id": request.names["message"]},
         status=404,
         changes=False,
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qworker.formats import ago, moment_after
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 
 if TYPE_CHECKING:
     from qworker.client.inspect.runs import RunStatus
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["TONES", "runs", "waits_of"]
 
@@ -18,10 +18,10 @@ _LISTED: Final = 100
 TONES: Final = {"dead": "bad", "lost": "bad", "running": "good", "ok": "good", "cancelled": "warn"}
 
 
-def runs(look: Look) -> Page:
+def runs(request: PageRequest) -> Page:
     """List the runs that have not ended, by state, queue and workflow."""
-    listed = look.readings.runs.get()
-    wanted = {name: look.query.get(name, "").strip() for name in ("state", "queue", "workflow")}
+    listed = request.readings.runs.get()
+    wanted = {name: request.query.get(name, "").strip() for name in ("state", "queue", "workflow")}
     counts: dict[str, int] = {}
     for one in listed.runs:
         counts[one.state] = counts.get(one.state, 0) + 1
@@ -32,7 +32,7 @@ def runs(look: Look) -> Page:
         and wanted["queue"] in ("", one.queue.partition("/")[0])
         and wanted["workflow"].lower() in one.workflow.lower()
     ]
-    number = look.number("page", highest=max(1, -(-len(found) // _LISTED)))
+    number = request.number("page", highest=max(1, -(-len(found) // _LISTED)))
     return Page(
         "runs.html",
         "Runs",

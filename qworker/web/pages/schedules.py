@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from qworker.app.schedule import parse_schedule
 from qworker.errors import InvalidOptionError
 from qworker.formats import ago, moment
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.question import Question
 
 if TYPE_CHECKING:
     from qworker.daemon.schedule_listing import ListedSchedule
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["confirm_remove", "schedules"]
 
@@ -20,15 +20,15 @@ _PER_PAGE: Final = 100
 _SLOTS: Final = 3
 
 
-def schedules(look: Look) -> Page:
+def schedules(request: PageRequest) -> Page:
     """List the schedules, found by a part of their name, task or queue; those that need a person first."""
-    wanted = look.query.get("q", "").strip().lower()
-    listed = look.readings.schedules.get()
+    wanted = request.query.get("q", "").strip().lower()
+    listed = request.readings.schedules.get()
     fitting = [one for one in listed if wanted in f"{one.name} {one.task} {one.queue}".lower()]
     fitting.sort(key=lambda one: (one.fires, one.next_ms or 0))
-    number = look.number("page", highest=max(1, -(-len(fitting) // _PER_PAGE)))
+    number = request.number("page", highest=max(1, -(-len(fitting) // _PER_PAGE)))
     first = (number - 1) * _PER_PAGE
-    now_ms = look.sample.now_ms
+    now_ms = request.sample.now_ms
     return Page(
         "schedules.html",
         "Schedules",
@@ -42,19 +42,21 @@ def schedules(look: Look) -> Page:
             "wanted": wanted,
             "page": number,
             "pages": max(1, -(-len(fitting) // _PER_PAGE)),
-            "reapers": sum(not reaper.is_gone for reaper in look.sample.reapers),
+            "reapers": sum(not reaper.is_gone for reaper in request.sample.reapers),
         },
     )
 
 
-def confirm_remove(look: Look) -> Page:
+def confirm_remove(request: PageRequest) -> Page:
     """Ask before a schedule is removed."""
-    queue, name = look.query.get("queue", ""), look.query.get("name", "")
-    found = [one for one in look.readings.schedules.get() if (one.queue, one.name) == (queue, name)]
+    queue, name = request.query.get("queue", ""), request.query.get("name", "")
+    found = [
+        one for one in request.readings.schedules.get() if (one.queue, one.name) == (queue, name)
+    ]
     if not found:
         return Page("no_schedule.html", "No such schedule", {}, status=404, changes=False)
     [one] = found
-    running = {worker.described.app for worker in look.sample.workers if not worker.is_gone}
+    running = {worker.described.app for worker in request.sample.workers if not worker.is_gone}
     again = (
         f"Its app {one.app} is running: its next worker registers it again. Pause it instead."
         if one.app in running
@@ -67,7 +69,7 @@ def confirm_remove(look: Look) -> Page:
         destroys=True,
         to="/schedules/rm",
         fields={"queue": queue, "name": name},
-        back=look.to("/schedules"),
+        back=request.to("/schedules"),
     ).page(f"Remove {name}")
 
 

@@ -20,11 +20,11 @@ from qworker.web.pages.schedules import confirm_remove, schedules
 from qworker.web.pages.workers import confirm_drain, worker, workers
 
 if TYPE_CHECKING:
-    from qworker.web.look import Look, Page
+    from qworker.web.page_request import Page, PageRequest
 
 __all__ = ["PAGES"]
 
-PAGES: Final[Mapping[str, Callable[[Look], Page]]] = {
+PAGES: Final[Mapping[str, Callable[[PageRequest], Page]]] = {
     "/": overview,
     "/queues": queues,
     "/queues/{queue}": queue,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from qworker.errors import ServerError, UnavailableError
-from qworker.web.look import Page
+from qworker.web.page_request import Page
 from qworker.web.question import Question
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
-    from qworker.web.look import Look
+    from qworker.web.page_request import PageRequest
 
 __all__ = ["confirm_drain", "tone_of", "worker", "workers"]
 
@@ -21,16 +21,16 @@ _TASKS: Final = 200
 _LONG_S: Final = 180.0
 
 
-def workers(look: Look) -> Page:
+def workers(request: PageRequest) -> Page:
     """List the workers, the handlers that have run the longest, and the tasks."""
-    found = look.sample.workers
+    found = request.sample.workers
     alive = [one for one in found if not one.is_gone]
     running = sorted((run for one in alive for run in one.running), key=lambda run: -run.seconds)
-    wanted = look.query.get("task", "").strip().lower()
+    wanted = request.query.get("task", "").strip().lower()
     paused: dict[str, int] = {}
     unpaused = ""
     try:
-        paused = look.readings.paused_tasks.get()
+        paused = request.readings.paused_tasks.get()
     except ServerError as error:
         unpaused = str(error)  # their node of a Cluster is away, that of the workers is not
     known: dict[str, int] = {}
@@ -61,14 +61,14 @@ def workers(look: Look) -> Page:
     )
 
 
-def worker(look: Look) -> Page:
+def worker(request: PageRequest) -> Page:
     """Show one worker: its processes, the handlers that run in them, and their stacks if they are asked for."""
-    found = _find(look)
+    found = _find(request)
     if found is None:
-        return _gone(look)
-    stacks, asked = None, look.query.get("stacks") == "1" and not look.live
+        return _gone(request)
+    stacks, asked = None, request.query.get("stacks") == "1" and not request.live
     if asked and not found.is_gone:
-        stacks = look.readings.stacks.of(found.name)
+        stacks = request.readings.stacks.of(found.name)
     return Page(
         "worker.html",
         found.name,
@@ -83,11 +83,11 @@ def worker(look: Look) -> Page:
     )
 
 
-def confirm_drain(look: Look) -> Page:
+def confirm_drain(request: PageRequest) -> Page:
     """Ask before a worker is drained."""
-    found = _find(look)
+    found = _find(request)
     if found is None or found.is_gone:
-        return _gone(look)
+        return _gone(request)
     number = len(found.running)
     return Question(
         sentence=f"It takes no more messages, and exits when {number:,} running "
@@ -96,7 +96,7 @@ def confirm_drain(look: Look) -> Page:
         button="Drain this worker",
         to="/workers/drain",
         fields={"name": found.name},
-        back=look.to("/worker", name=found.name),
+        back=request.to("/worker", name=found.name),
     ).page(f"Drain {found.name}")
 
 
@@ -107,13 +107,13 @@ def tone_of(found: Worker) -> tuple[str, str]:
     return ("leaving", "warn") if found.described.leaving else ("alive", "good")
 
 
-def _find(look: Look) -> Worker | None:
+def _find(request: PageRequest) -> Worker | None:
     """Return the worker that the query names. Raises `UnavailableError` if the workers cannot be read now."""
-    name = look.query.get("name", "")
-    if (why := look.sample.unknown.get("workers")) is not None:
+    name = request.query.get("name", "")
+    if (why := request.sample.unknown.get("workers")) is not None:
         raise UnavailableError(why)
-    return next((one for one in look.sample.workers if one.name == name), None)
+    return next((one for one in request.sample.workers if one.name == name), None)
 
 
-def _gone(look: Look) -> Page:
+def _gone(request: PageRequest) -> Page:
     return Page("no_worker.html", "No such worker", {}, status=404)

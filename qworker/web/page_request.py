@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from qworker.web.access import Access
     from qworker.web.body import Redact
 
-__all__ = ["Look", "Page"]
+__all__ = ["Page", "PageRequest"]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PageRequest:
     """A request for a page. `base` is the path under which the dashboard is mounted, without a slash at its end."""
 
     base: str
