@@ -32,7 +32,7 @@ from qworker.web.actions.action import Action, Doing, act, record
 from qworker.web.actions.table import ACTIONS
 from qworker.web.error_pages import error_page, status_of, title_of
 from qworker.web.guard import MAY_BE_FRAMED, Guard, SecureHeaders, read_form
-from qworker.web.lives import Lives
+from qworker.web.live_parts import LiveParts
 from qworker.web.page_request import Page, PageRequest
 from qworker.web.pages.table import PAGES
 from qworker.web.render import render
@@ -79,7 +79,7 @@ class Dashboard:
         self._link = link
         self._jobs = Jobs(namespace, self._job_ended)
         self._readings = Readings(namespace)
-        self._lives = Lives(self.sampler, namespace.spent_s)
+        self._live_parts = LiveParts(self.sampler, namespace.spent_s)
         self._writer = PageWriter(namespace, self._jobs, self._readings, redact)
         self._redact = redact
         routes = [
@@ -175,7 +175,7 @@ class Dashboard:
                 yield b": nothing new\n\n"
                 continue
             number, live = await run_in_threadpool(
-                self._lives.get,
+                self._live_parts.get,
                 key,
                 partial(self._writer.live, make, request, access),
                 opened_s,

@@ -15,7 +15,7 @@ from qworker.monitor.jobs import Jobs
 from qworker.monitor.readings import Readings
 from qworker.web.access import Access
 from qworker.web.error_pages import ReadingError, error_page, status_of, title_of
-from qworker.web.lives import Live
+from qworker.web.live_parts import LivePart
 from qworker.web.page_request import Page, PageRequest
 from qworker.web.render import render
 
@@ -106,7 +106,7 @@ class PageWriter:
 
     def live(
         self, make: Callable[[PageRequest], Page], request: Request, access: Access, sample: Sample
-    ) -> Live:
+    ) -> LivePart:
         """Write the changing part of a page, or what keeps it from being made."""
         page_request = self.page_request(request, access, sample, live=True)
         try:
@@ -120,7 +120,7 @@ class PageWriter:
                 error_page(status_of(error), str(error), title_of(error)), watched=watched
             )
         text = render(page.template, self.context(page, page_request), live=True)
-        return Live(text, page.watched, page.reads)
+        return LivePart(text, page.watched, page.reads)
 
 
 def check_read(sample: Sample) -> None:

@@ -21,7 +21,7 @@ from qworker.monitor.history import HOUR_S, Series
 from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import Dashboard
-from qworker.web.lives import Live, Lives
+from qworker.web.live_parts import LivePart, LiveParts
 from qworker.web.render import sparkline
 from tests.cli.conftest import Shop
 from tests.relay import Relay
@@ -203,7 +203,7 @@ def test_pages_with_readings_of_their_own_follow_too(
 ) -> None:
     """A message, and the limits of groups: no link to press for what is new."""
     # A first page that a busy machine writes slowly would rest for a minute.
-    monkeypatch.setattr("qworker.web.lives._LONGEST_S", 2.0)
+    monkeypatch.setattr("qworker.web.live_parts._LONGEST_S", 2.0)
     [message_id] = shop.send("emails", 1)
     dashboard = made()
 
@@ -227,13 +227,13 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
 ) -> None:
     """The more of them are open, the longer each rests; a page that is opened later is not older than its stream."""
     sampler, clock, written = made().sampler, Clock(), list[str]()
-    lives = Lives(sampler, clock, clock=clock)
+    live_parts = LiveParts(sampler, clock, clock=clock)
 
-    def write(name: str, took_s: float, *, reads: bool = True) -> Callable[[Any], Live]:
-        def made_of(_: Any) -> Live:
+    def write(name: str, took_s: float, *, reads: bool = True) -> Callable[[Any], LivePart]:
+        def made_of(_: Any) -> LivePart:
             written.append(name)
             clock.now_s += took_s
-            return Live(name, (), reads)
+            return LivePart(name, (), reads)
 
         return made_of
 
@@ -242,7 +242,7 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
         written.clear()
         sampler._publish(sampler.sample)
         for name in names:
-            number, live = lives.get(name, write(name, 0.01, reads=name != "free"), since_s)
+            number, live = live_parts.get(name, write(name, 0.01, reads=name != "free"), since_s)
             assert live.text == name
             assert number == sampler.sample.number
         return [*written]
@@ -256,7 +256,7 @@ def test_pages_with_readings_of_their_own_rest_as_long_as_they_cost(
     assert look("a", "b") == ["a"]
     assert look("b", since_s=clock.now_s) == ["b"]
     written.clear()
-    lives.get("slow", write("slow", 10.0))
+    live_parts.get("slow", write("slow", 10.0))
     clock.now_s += 59
     assert "slow" not in look("slow")
     clock.now_s += 2
@@ -288,13 +288,13 @@ def test_a_distant_server_makes_no_page_rest_longer(store_url: str) -> None:
         async def rest_of(number: int) -> bool:
             """Open the only page; whether it rests for at most half of what its trips would cost it."""
             path = f"/queues/emails/messages/{message_id}"
-            dashboard._lives._kept.clear()
+            dashboard._live_parts._kept.clear()
             trips.clear()
             async with stream(dashboard, f"{path}?n={number}") as message:
                 assert "waits to be received" in await message.event()
-                lives = dashboard._lives
-                key = next(each for each in lives._kept if ("n", str(number)) in each[1])
-                rest_s = lives._kept[key].until_s - time.monotonic()
+                live_parts = dashboard._live_parts
+                key = next(each for each in live_parts._kept if ("n", str(number)) in each[1])
+                rest_s = live_parts._kept[key].until_s - time.monotonic()
                 return len(trips) > 1 and rest_s < min(60, 150 * sum(trips)) / 2
 
         numbers = count()

@@ -1,4 +1,4 @@
-"""The changing parts of pages as last written: viewers who look at the same share them."""
+"""The live parts of pages, as last written: viewers of the same page share them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from qworker.monitor.sample import Sample
     from qworker.monitor.sampler import Sampler
 
-__all__ = ["Live", "Lives"]
+__all__ = ["LivePart", "LiveParts"]
 
 #: The pause before a page with its own readings is written again, as a multiple of what that takes the server and this
 #: process, and of the number of such pages: together they use less than a percent of the server's time. And the longest
@@ -20,8 +20,8 @@ _REST: Final = 150
 _LONGEST_S: Final = 60.0
 
 
-class Live(NamedTuple):
-    """The changing part of a page, the queues that are read often for it, and whether it has readings of its own."""
+class LivePart(NamedTuple):
+    """The live part of a page: its text, the queues read often for it, and whether it has readings of its own."""
 
     text: str
     watched: tuple[str, ...]
@@ -35,13 +35,13 @@ class _Kept:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.live: Live | None = None
+        self.live: LivePart | None = None
         self.at_s = 0.0
         self.until_s = 0.0
 
 
-class Lives:
-    """The changing parts of pages, each written once per sample; those with readings of their own less often.
+class LiveParts:
+    """The live parts of pages, each written once per sample; those with readings of their own less often.
 
     `spent_s`: the seconds that the calling thread has kept servers and this process busy so far.
     """
@@ -61,8 +61,8 @@ class Lives:
         self._kept: dict[Any, _Kept] = {}
 
     def get(
-        self, key: Any, write: Callable[[Sample], Live], since_s: float = float("-inf")
-    ) -> tuple[int, Live]:
+        self, key: Any, write: Callable[[Sample], LivePart], since_s: float = float("-inf")
+    ) -> tuple[int, LivePart]:
         """Return the number of the last sample and what was written of it; writes it if nothing was.
 
         A viewer who comes late, for an earlier sample, gets the last one too. What was written before `since_s`, by
