@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from benchmarks.contenders import Contender, of_ours, spent
 from benchmarks.figures import Figure, gave_up
-from benchmarks.lives import Life, of_ours, spent
 from benchmarks.peers.contest import life, rivals
 from benchmarks.rounds import interleave
 from benchmarks.stand import Plan
@@ -21,7 +21,7 @@ def batches(plan: Plan) -> list[Figure]:
     Ours are sent in such batches as well; peers that take several at a time are sent to one by one, as they have no
     other call.
     """
-    contenders: dict[str, Life] = {
+    contenders: dict[str, Contender] = {
         f"qworker, {size} at a time": partial(of_ours, plan.messages, size) for size in _SIZES
     }
     for peer in rivals(plan):

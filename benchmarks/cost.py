@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from benchmarks.contenders import BODY, bare, of_ours, of_peers, spent, to_peers
 from benchmarks.figures import Figure, at_most, gave_up, ratio
-from benchmarks.lives import BODY, bare, of_ours, of_peers, spent, to_peers
 from benchmarks.rounds import interleave
 from benchmarks.stand import Plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from functools import partial
 
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, at_most, measured, ratio
-from benchmarks.lives import Life
 from benchmarks.marks import Marks
 from benchmarks.rounds import interleave
 from benchmarks.spread import quantile
@@ -25,7 +25,7 @@ _PARTS = ("worker", "server")
 
 def many(plan: Plan) -> list[Figure]:
     """Measure from send to start, and the CPU of worker and server; `messages` of the plan are seconds as well."""
-    contenders: dict[str, Life] = {
+    contenders: dict[str, Contender] = {
         _named(queues): partial(_watched, plan.messages, queues) for queues in _QUEUES
     }
     samples = interleave(contenders, plan.rounds, plan.say)

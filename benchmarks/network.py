@@ -8,8 +8,8 @@ from functools import partial
 from statistics import median
 
 from benchmarks import drain, idle, send, slow
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, Goal, at_least, at_most, gave_up, measured, ratio
-from benchmarks.lives import Life
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.contest import idle_times, life, rivals
 from benchmarks.rounds import Samples, interleave
@@ -29,7 +29,7 @@ _PEER_JOBS: dict[float, int] = {1: 600, 5: 200}
 
 def network(plan: Plan) -> list[Figure]:
     """Measure at each distance, ours beside what it does without one, and beside the peers there."""
-    contenders: dict[str, Life] = {}
+    contenders: dict[str, Contender] = {}
     for rtt_ms in (0, *_DISTANCES):
         contenders[_at(_OURS, rtt_ms)] = partial(_ours, plan, rtt_ms)
     for peer in rivals(plan):

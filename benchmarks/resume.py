@@ -14,9 +14,9 @@ from urllib.request import urlopen
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import deaths
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, at_most, measured
 from benchmarks.installed import as_installed
-from benchmarks.lives import Life
 from benchmarks.marks import Marks
 from benchmarks.rounds import interleave
 from benchmarks.spread import quantile
@@ -31,7 +31,7 @@ _LOOK_S = 0.05
 
 def resume(plan: Plan) -> list[Figure]:
     """Measure from a death to the next start of its effect; each flow has to end."""
-    contenders: dict[str, Life] = {
+    contenders: dict[str, Contender] = {
         f"{kind}, {procs} processes": partial(_killed, plan.messages, kind, procs)
         for kind in deaths.FLOWS
         for procs in (2, 1)

@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks import flows
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, at_least, at_most, gave_up, measured, ratio
 from benchmarks.flows import CHAIN_STEPS, GROUP_CALLS, RUN_STEPS
-from benchmarks.lives import Life
 from benchmarks.marks import Marks
 from benchmarks.peers.catalog import DBOS, PEERS, Peer
 from benchmarks.peers.contest import WARM_UP, Contest
@@ -46,7 +46,7 @@ _PEERS: Final = ("celery", "dramatiq")
 
 def runs(plan: Plan) -> list[Figure]:
     """Measure CPU of worker and server for each step, and compare steps per CPU second with those of peers."""
-    contenders: dict[str, Life] = {
+    contenders: dict[str, Contender] = {
         **{f"qworker, {kind}": partial(_ours, plan, kind) for kind in _STEPS},
         "qworker, calls": partial(_calls, plan),
         "qworker, asleep": partial(_asleep, plan),

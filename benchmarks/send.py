@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.apps import app
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, at_least, gave_up, measured, ratio
-from benchmarks.lives import Life
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.contest import Contest, best_acking, rivals
 from benchmarks.rounds import interleave
@@ -26,7 +26,7 @@ _AT_ONCE = 100
 def send(plan: Plan) -> list[Figure]:
     """Measure sends per second, beside a bare RPUSH of the same bytes and the peers' sends."""
     few = max(1, plan.messages // 10)
-    contenders: dict[str, Life] = {
+    contenders: dict[str, Contender] = {
         _FLOOR: lambda: _timed(few, _floor),
         _ONE: lambda: one_at_a_time(few),
         _MANY: lambda: _timed(plan.messages, _many),

@@ -12,8 +12,8 @@ from functools import partial
 from statistics import median
 
 from benchmarks.apps import amarking, marking
+from benchmarks.contenders import Contender
 from benchmarks.figures import Figure, Goal, at_least, at_most, gave_up, measured, ratio
-from benchmarks.lives import Life
 from benchmarks.marks import Marks
 from benchmarks.peers.catalog import Peer
 from benchmarks.peers.contest import acking, best_acking, rivals, waiting
@@ -65,7 +65,7 @@ def slow(plan: Plan) -> list[Figure]:
 
     A peer runs 64 at once in one process; one that runs jobs one by one, in eight processes.
     """
-    contenders: dict[str, Life] = {case.name: partial(of_ours, plan, case) for case in _CASES}
+    contenders: dict[str, Contender] = {case.name: partial(of_ours, plan, case) for case in _CASES}
     contenders |= {peer.name: partial(of_peer, plan, peer) for peer in rivals(plan)}
     samples = interleave(contenders, plan.rounds, plan.say)
     figures: list[Figure] = []

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.apps import app
-from benchmarks.lives import of_ours
+from benchmarks.contenders import of_ours
 from benchmarks.stand import PAD, Stand, wait_until
 
 _BATCH = 100

@@ -1,4 +1,4 @@
-"""Whole lives of messages: what the server spends from send to ack, in batches of a given size or one by one."""
+"""Contenders: what the server spends on a message from send to ack, in batches of a given size or one by one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from benchmarks.peers.contest import WARM_UP, acking, life, rivals
 from benchmarks.rounds import Samples
 from benchmarks.stand import PAD, Plan, Stand, wait_until
 
-__all__ = ["BODY", "Command", "Life", "bare", "of_ours", "of_peers", "spent", "to_peers"]
+__all__ = ["BODY", "Command", "Contender", "bare", "of_ours", "of_peers", "spent", "to_peers"]
 
 #: A command of Redis, in words.
 Command = tuple[str | bytes | int, ...]
-#: A contender: lives its messages, and returns what the server spent on each.
-Life = Callable[[], dict[str, float]]
+#: A contender: handles its messages, and returns what the server spent on each.
+Contender = Callable[[], dict[str, float]]
 
 _MEASURES = (
     ("cpu_us", "server CPU", "µs/message"),
@@ -76,8 +76,8 @@ def bare(messages: int, batch: int, *phases: tuple[Command, ...]) -> dict[str, f
         return (stand.spent() - before).per(messages)
 
 
-def of_peers(plan: Plan) -> dict[str, Life]:
-    """Name the lives of the peers of a plan, at their usual settings."""
+def of_peers(plan: Plan) -> dict[str, Contender]:
+    """Make a contender of each peer of a plan, at their usual settings."""
     return {peer.name: lambda peer=peer: life(peer, plan) for peer in rivals(plan)}  # type: ignore[misc]
 
 
