@@ -14,7 +14,7 @@ from qworker.engine.arguments import given
 from qworker.engine.effects import Effect, member_effect, open_effect, out_effect, push_effect
 from qworker.errors import InvalidBodyError
 from qworker.formats import size
-from qworker.wire.calls import GroupMember, MemberCall, Place, Spec, write_member, write_spec
+from qworker.wire.calls import GroupMember, MemberCall, MemberRef, Spec, write_member, write_spec
 from qworker.wire.envelope import head
 
 __all__ = ["MAX_NESTED", "NewGroup", "next_effects", "open_fan"]
@@ -95,7 +95,7 @@ def open_fan(
     else:
         queue, then = run[0], None
     rows = [
-        _row(chain, Place(queue, callback.id, number), writer, value, sizes)
+        _row(chain, MemberRef(queue, callback.id, number), writer, value, sizes)
         for number, chain in enumerate(fan.members)
     ]
     named = {row.queue for row in rows}
@@ -141,14 +141,14 @@ def _later_steps(fan: Fan, at: int, number: int) -> dict[str, str]:
 
 def _row(
     chain: Sequence[ChainStep],
-    place: Place,
+    member: MemberRef,
     writer: MessageWriter,
     value: bytes | None,
     sizes: dict[str, int],
 ) -> MemberCall | GroupMember:
     """Write one member of a group, and note its bodies in `sizes`."""
     first, *others = chain
-    after = [*others, ChainStep(join=place)]
+    after = [*others, ChainStep(join=member)]
     if first.fan is None:
         message = writer.message(first, after, value)
         _note_sizes(sizes, {first.queue: message.size})

@@ -17,7 +17,7 @@ from qworker.engine.options import LARGEST_MAXSIZE
 from qworker.engine.send import NewMessage
 from qworker.errors import InvalidBodyError
 from qworker.wire.calls import (
-    Place,
+    MemberRef,
     Policy,
 )
 from qworker.wire.codec import check_size, is_too_deep
@@ -73,7 +73,7 @@ class ChainStep(msgspec.Struct, frozen=True, omit_defaults=True):
     run: bool = False
     group: str = ""
     fan: Fan | None = None
-    join: Place | None = None
+    join: MemberRef | None = None
 
 
 class Fan(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -231,10 +231,10 @@ def _ends(task: str, rest: Sequence[ChainStep]) -> dict[str, str]:
     """Write the flags that say where the end of a message of this task is announced."""
     if not rest:
         return {}
-    place = rest[-1].join
-    if place is not None:
+    member = rest[-1].join
+    if member is not None:
         # Flag j lets older workers read what follows, and stop there.
-        return {"i": place.flag(task), "j": "-"}
+        return {"i": member.flag(task), "j": "-"}
     return {"j": end_flag(task, rest)}
 
 

@@ -19,7 +19,7 @@ __all__ = [
     "MAX_MEMBERS",
     "GroupMember",
     "MemberCall",
-    "Place",
+    "MemberRef",
     "Policy",
     "Spec",
     "callback_flag",
@@ -82,7 +82,7 @@ class Spec(msgspec.Struct, frozen=True):
     rest: dict[str, str] | None = None
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class MemberRef(msgspec.Struct, frozen=True, array_like=True):
     """Where a member is counted: the queue (or shard) of what follows, the id of the group, and its number."""
 
     queue: str
@@ -94,12 +94,12 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.queue}:{self.id}:{self.number}:{task}"
 
 
-def member_of(flag: str) -> Place | None:
+def member_of(flag: str) -> MemberRef | None:
     """Return where a member is counted, by the flag i of its message; None without one."""
     queue, _, rest = flag.partition(":")
     group_id, _, rest = rest.partition(":")
     number = whole(rest.partition(":")[0])
-    return Place(queue, group_id, number) if queue and group_id and number is not None else None
+    return MemberRef(queue, group_id, number) if queue and group_id and number is not None else None
 
 
 def write_spec(spec: Spec) -> bytes:
@@ -166,23 +166,26 @@ def gather_id(run_id: str, signal: str) -> str:
     return f"{run_id[:20]}.{digest.hexdigest()}"
 
 
-def write_member(value: bytes, keyring: Keyring, namespace: str, place: Place) -> bytes:
+def write_member(value: bytes, keyring: Keyring, namespace: str, member: MemberRef) -> bytes:
     """Write the value of a member as it is counted, signed and encrypted as messages are if the keyring has keys."""
     if not keyring:
         return b"ok\n" + value
     flags: dict[str, str] = {}
-    queue = place.queue.partition("/")[0]
-    stored = keyring.protect(namespace, queue, _name(place.id, place.number), value, flags)
+    queue = member.queue.partition("/")[0]
+    stored = keyring.protect(namespace, queue, _name(member.id, member.number), value, flags)
     return b"ok" + flag_text(flags).encode() + b"\n" + stored
 
 
-def open_member(stored: bytes, keyring: Keyring, namespace: str, place: Place) -> bytes:
+def open_member(stored: bytes, keyring: Keyring, namespace: str, member: MemberRef) -> bytes:
     """Return the JSON of a value that `write_member` has written. Raises `ProtectionError`."""
     line, _, value = stored.partition(b"\n")
     if not keyring and b" e=" not in line:
         return value
-    queue, flags = place.queue.partition("/")[0], line.decode("utf-8", "replace").removeprefix("ok")
-    header = f"q1 {_name(place.id, place.number)} 0 0 0 0 0{flags}\n".encode()
+    queue, flags = (
+        member.queue.partition("/")[0],
+        line.decode("utf-8", "replace").removeprefix("ok"),
+    )
+    header = f"q1 {_name(member.id, member.number)} 0 0 0 0 0{flags}\n".encode()
     return keyring.open(namespace, queue, header + value)[len(header) :]
 
 

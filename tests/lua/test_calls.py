@@ -486,14 +486,14 @@ def test_a_member_is_refused_by_a_worker_that_cannot_count_its_end() -> None:
     import msgspec
 
     from qworker.client.steps import ChainStep, with_steps
-    from qworker.wire.calls import Place
+    from qworker.wire.calls import MemberRef
 
     class EarlierStep(msgspec.Struct):
         task: str
         queue: str
         id: str
 
-    body = with_steps(b'{"task":"t","args":[]}', [ChainStep(join=Place("q", "g", 0))])
+    body = with_steps(b'{"task":"t","args":[]}', [ChainStep(join=MemberRef("q", "g", 0))])
     then = msgspec.json.encode(msgspec.json.decode(body)["then"])
     with pytest.raises(msgspec.ValidationError, match="task"):
         msgspec.json.decode(then, type=list[EarlierStep])

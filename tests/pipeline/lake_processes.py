@@ -17,10 +17,10 @@ from qworker.pipeline.jobs import archive
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.store import Place
+from qworker.pipeline.jobs.store import AnyPath
 
 
-def _write(spark: Any, reader: Any, parts: list[Any], root: Place) -> list[EventFile]:
+def _write(spark: Any, reader: Any, parts: list[Any], root: AnyPath) -> list[EventFile]:
     """Do the work of the tasks of a batch, one after the other."""
     files = []
     for part in parts:

@@ -25,7 +25,7 @@ from qworker.errors import (
     UnknownKeyError,
     shown,
 )
-from qworker.wire.calls import MAX_MEMBERS, Place, gather_id, open_member
+from qworker.wire.calls import MAX_MEMBERS, MemberRef, gather_id, open_member
 from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Gather:
         if (item := current_item.get()) is not None and self.members:
             item.groups.append(self.group_id)
         #: The queue of the run, or its shard.
-        self._place = steps.keys.queue
+        self._queue = steps.keys.queue
 
     def returned(self, ref_of: Callable[[str], QueueRef], *, raises: bool) -> Plan[list[Any]]:
         """Return the values; parks the run until the group is decided, or its time is over.
@@ -132,7 +132,7 @@ class Gather:
     def _values(self, state: CallGroupState | None) -> list[Any]:
         """Return the value of each call, in order, and an error in the place of each that has none."""
         if state is None:
-            raise ResultUnknownError(self._place, self.group_id)
+            raise ResultUnknownError(self._queue, self.group_id)
         if len(state.words) != len(self.members):
             raise InvalidOptionError(
                 f"gather {self.signal[1:]}",
@@ -143,8 +143,8 @@ class Gather:
         values: list[Any] = []
         for number, words in enumerate(state.words):
             if words.startswith((b"ok\n", b"ok ")):
-                place = Place(self._place, self.group_id, number)
-                value = self._opened(words, place)
+                member = MemberRef(self._queue, self.group_id, number)
+                value = self._opened(words, member)
                 result_type = self._member_task(number).result_type
                 assert result_type is not None
                 values.append(result_type.decode(value))
@@ -156,10 +156,10 @@ class Gather:
                 values.append(self._error(number, words))
         return values
 
-    def _opened(self, words: bytes, place: Place) -> bytes:
+    def _opened(self, words: bytes, member: MemberRef) -> bytes:
         steps = self._steps
         try:
-            return open_member(words, steps.keyring, steps.namespace, place)
+            return open_member(words, steps.keyring, steps.namespace, member)
         except UnknownKeyError as error:
             raise steps.key_missing(error) from error
 
@@ -194,8 +194,8 @@ class Gather:
             first_steps(member, f"{self.group_id}.{number}")
             for number, member in enumerate(self.members)
         ]
-        fan = Fan(self._policy, members, ChainStep(queue=self._place, id=self.group_id))
+        fan = Fan(self._policy, members, ChainStep(queue=self._queue, id=self.group_id))
         writer = MessageWriter(app.namespace, app.keyring, outgoing(), sending_of(app))
         groups = [group for member in members for group in groups_of(member)]
-        run = (self._place, self._steps.id, self.signal)
+        run = (self._queue, self._steps.id, self.signal)
         return open_fan(fan, [], writer, run=run), groups

@@ -10,7 +10,7 @@ from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine import calls as commands
 from qworker.errors import ProtectionError
-from qworker.wire.calls import Place, open_member
+from qworker.wire.calls import MemberRef, open_member
 from qworker.wire.result import read_end
 
 __all__ = ["MOST_BYTES", "EndedCall", "read_calls"]
@@ -66,9 +66,9 @@ def read_calls(
 def _call(queue: QueueRef, group_id: str, number: int, words: bytes) -> EndedCall:
     state = words.partition(b"\n")[0].partition(b" ")[0].decode("utf-8", "replace")
     if state == "ok":
-        place = Place(queue.keys.queue, group_id, number)
+        member = MemberRef(queue.keys.queue, group_id, number)
         try:
-            value = open_member(words, queue.keyring, queue.namespace, place)
+            value = open_member(words, queue.keyring, queue.namespace, member)
         except ProtectionError as error:
             return EndedCall(number, state, closed=error.problem)
         return EndedCall(number, state, value)

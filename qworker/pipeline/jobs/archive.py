@@ -20,7 +20,7 @@ from qworker.pipeline.jobs.archived import continued, ends_of_rows, read_archive
 from qworker.pipeline.jobs.compact import compact, expire, plan, vacuum
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
-from qworker.pipeline.jobs.store import Place
+from qworker.pipeline.jobs.store import AnyPath
 from qworker.pipeline.source.offsets import Range, dump, read
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def archive(
 
 
 def _write(
-    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: Place
+    spark: SparkSession, reader: JournalStreamReader, parts: list[InputPartition], root: AnyPath
 ) -> list[EventFile]:
     """Write the events of each partition in its own task; returns the files of the attempts that succeeded.
 

@@ -10,7 +10,7 @@ from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import few_rows, table_frame
 from qworker.pipeline.jobs.objects import FEW_FILES, read_few, read_objects
-from qworker.pipeline.jobs.store import Place, absent
+from qworker.pipeline.jobs.store import AnyPath, absent
 from qworker.pipeline.session import session_of_few
 from qworker.pipeline.source.journal import Journals, Known
 from qworker.pipeline.source.offsets import Offsets, Position, Range
@@ -40,7 +40,11 @@ class Continued:
 
 
 def read_archive(
-    spark: SparkSession, lake: Lake, files: Sequence[Place] | None = None, *, in_part: bool = False
+    spark: SparkSession,
+    lake: Lake,
+    files: Sequence[AnyPath] | None = None,
+    *,
+    in_part: bool = False,
 ) -> DataFrame:
     """Read the events of an archive: the columns of `journal`, then `day`.
 
@@ -60,7 +64,7 @@ def read_archive(
     return reader.parquet(*map(str, there))
 
 
-def few_events(files: Sequence[Place], most: int) -> pa.Table | None:
+def few_events(files: Sequence[AnyPath], most: int) -> pa.Table | None:
     """Read the events of these files of an archive in the driver, as `read_archive` does with `in_part`.
 
     None if there are more than `most`, or in many files. Raises `ArchiveDamagedError` for a file that is not whole.

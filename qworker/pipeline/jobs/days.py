@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from qworker.formats import count, size
-from qworker.pipeline.jobs.store import Place
+from qworker.pipeline.jobs.store import AnyPath
 
 __all__ = ["Day", "FilesRead"]
 
@@ -18,10 +18,10 @@ class Day:
 
     queue: str
     day: date
-    sizes: dict[Place, int]
+    sizes: dict[AnyPath, int]
 
     @property
-    def files(self) -> list[Place]:
+    def files(self) -> list[AnyPath]:
         """The files, by name."""
         return sorted(self.sizes, key=str)
 
@@ -34,7 +34,7 @@ class FilesRead:
     bytes: int = 0
 
     @classmethod
-    def of(cls, sizes: Mapping[Place, int]) -> FilesRead:
+    def of(cls, sizes: Mapping[AnyPath, int]) -> FilesRead:
         """Add up files with their sizes."""
         return cls(len(sizes), sum(sizes.values()))
 

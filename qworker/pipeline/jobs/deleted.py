@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qworker.errors import ArchiveDamagedError
 from qworker.pipeline.jobs.files import sync
 from qworker.pipeline.jobs.holes import Gap, Hole, Span, before_all
-from qworker.pipeline.jobs.store import Place, absent, cannot_read, cannot_write
+from qworker.pipeline.jobs.store import AnyPath, absent, cannot_read, cannot_write
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -41,16 +41,16 @@ class Deleted:
     """The numbers of deleted events. `files`: where they are noted."""
 
     numbers: Mapping[Epoch, Stretches] = field(default_factory=dict)
-    files: tuple[Place, ...] = ()
+    files: tuple[AnyPath, ...] = ()
 
     @classmethod
-    def of(cls, root: Place) -> Deleted:
+    def of(cls, root: AnyPath) -> Deleted:
         """Read what is noted beside an archive. Raises `PipelineError`."""
         directory = root / "_deleted"
         found: dict[Epoch, Stretches] = {}
         try:
             if isinstance(directory, Path):
-                files: list[Place] = [*sorted(directory.glob("*.json"))]
+                files: list[AnyPath] = [*sorted(directory.glob("*.json"))]
             else:
                 files = sorted(directory.under(), key=str)
             texts = [file.read_text() for file in files]
@@ -83,7 +83,9 @@ class Deleted:
         deleted = self.numbers.get((hole.queue, hole.shard, hole.epoch), ())
         return hole.missing - sum(max(0, min(stop, s) - max(first, f)) for f, s in deleted)
 
-    def plus(self, table: DeltaTable, root: Place, files: Mapping[str, Sequence[Place]]) -> Deleted:
+    def plus(
+        self, table: DeltaTable, root: AnyPath, files: Mapping[str, Sequence[AnyPath]]
+    ) -> Deleted:
         """Add the events of files that are going to be deleted, by queue, and those that are nowhere between them.
 
         Of a file that is not whole nothing is known: numbers between those of others are taken for its own.
@@ -107,7 +109,7 @@ class Deleted:
                     found[key] = _joined([*found[key], *_without(before, there.get(key, ()))])
         return replace(self, numbers=found)
 
-    def note(self, root: Place) -> Place:
+    def note(self, root: AnyPath) -> AnyPath:
         """Write them beside the archive; returns where. Raises `PipelineError`."""
         document: dict[str, list[list[int]]] = {}
         for (queue, shard, epoch), stretches in sorted(self.numbers.items()):
@@ -156,7 +158,7 @@ class Earlier:
 NOTHING_EARLIER: Final = Earlier()
 
 
-def numbers_of(queue: str, files: Iterable[Place]) -> dict[Epoch, Stretches]:
+def numbers_of(queue: str, files: Iterable[AnyPath]) -> dict[Epoch, Stretches]:
     """Read the numbers of the events in files of a queue, and of gaps; files that are gone have none."""
     import pyarrow.parquet as pq
 

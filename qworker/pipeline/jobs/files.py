@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.pipeline.jobs.store import Place, cannot_write, open_write
+from qworker.pipeline.jobs.store import AnyPath, cannot_write, open_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,14 +61,14 @@ class EventFile:
 
 
 def write_events(
-    batches: Iterable[pa.RecordBatch], directory: Place, *, name: str
+    batches: Iterable[pa.RecordBatch], directory: AnyPath, *, name: str
 ) -> list[EventFile]:
     """Write batches of the table `journal`, each of one queue, to `queue=…/day=…/<name>.parquet`.
 
     Each file is on the disk, or in the store, when this returns. Raises `PipelineError` if one cannot be written; then
     there is none of them.
     """
-    files: dict[Place, _File] = {}
+    files: dict[AnyPath, _File] = {}
     try:
         for events in batches:
             queue = events.column("queue")[0].as_py()
@@ -88,7 +88,7 @@ def write_events(
 
 
 @contextmanager
-def _clear_errors(directory: Place) -> Iterator[None]:
+def _clear_errors(directory: AnyPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -150,7 +150,7 @@ def _bound(value: Any, more: timedelta = timedelta()) -> Any:
 class _File:
     """A file being written: rows are gathered until they fill a row group."""
 
-    path: Place
+    path: AnyPath
     queue: str
     day: date
     stream: Any
@@ -163,7 +163,7 @@ class _File:
     rolled_back: int = 0
 
     @classmethod
-    def open(cls, path: Place, queue: str, day: date, schema: pa.Schema) -> _File:
+    def open(cls, path: AnyPath, queue: str, day: date, schema: pa.Schema) -> _File:
         import pyarrow.parquet as pq
 
         if isinstance(path, Path):

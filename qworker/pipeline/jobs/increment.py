@@ -36,7 +36,7 @@ from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import few_rows, table_frame
 from qworker.pipeline.jobs.objects import read_written, rows_written, write_rows, written_whole
 from qworker.pipeline.jobs.record import Record, Seen
-from qworker.pipeline.jobs.store import Place, cannot_read, cannot_write, one_line
+from qworker.pipeline.jobs.store import AnyPath, cannot_read, cannot_write, one_line
 from qworker.pipeline.source.schemas import struct_of
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _KILLED_S: Final = 86_400
 class Increment:
     """How far the last run came. `version`: of the archive; -1: there was none."""
 
-    root: Place
+    root: AnyPath
     version: int = -1
     events: str = ""
     at: datetime | None = None
@@ -133,7 +133,7 @@ class Increment:
         except OSError as error:
             raise cannot_write(self.root, error, "nothing was read") from error
 
-    def sizes(self, lake: Lake) -> dict[Place, int]:
+    def sizes(self, lake: Lake) -> dict[AnyPath, int]:
         """List the files that came since, with their bytes; all of an archive that was not read."""
         if self.at is None:
             return {file: size for day in lake.days() for file, size in day.sizes.items()}
@@ -271,7 +271,7 @@ class Increment:
         sync(file.parent)
 
 
-def _text(file: Place) -> str | None:
+def _text(file: AnyPath) -> str | None:
     """Read a file; None without one. Raises `PipelineError`."""
     try:
         return file.read_text()

@@ -24,7 +24,7 @@ from qworker.pipeline.jobs.days import Day
 from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.files import EventFile, sync
 from qworker.pipeline.jobs.log import OFFSETS_KEY, Log
-from qworker.pipeline.jobs.store import ObjectPath, Place, absent, one_line, place_of
+from qworker.pipeline.jobs.store import AnyPath, ObjectPath, absent, one_line, path_of
 from qworker.pipeline.jobs.table import (
     PARTITIONS,
     clear_errors,
@@ -56,7 +56,7 @@ class Lake:
 
     def __init__(self, root: Path | str | ObjectPath, *, version: int | None = None) -> None:
         """Raises `InvalidOptionError` for another kind of URL, or a file."""
-        self.root: Place = place_of(root)
+        self.root: AnyPath = path_of(root)
         self.version = version
 
     @property
@@ -109,7 +109,7 @@ class Lake:
 
         if not Log(self.root).exists():
             return
-        found: dict[tuple[str, date], dict[Place, int]] = {}
+        found: dict[tuple[str, date], dict[AnyPath, int]] = {}
         columns = ["path", "size_bytes", "partition.queue", "partition.day"]
         actions = pa.table(self.table().get_add_actions(flatten=True))
         for path, length, queue, day in zip(
@@ -119,17 +119,17 @@ class Lake:
         for (queue, day), sizes in sorted(found.items()):
             yield Day(queue, day, sizes)
 
-    def files(self) -> list[Place]:
+    def files(self) -> list[AnyPath]:
         """List the Parquet files of the lake, for `read_parquet` of DuckDB and others."""
         return [file for day in self.days() for file in day.files]
 
-    def appended(self, after: int, job: str = "audit") -> dict[Place, int]:
+    def appended(self, after: int, job: str = "audit") -> dict[AnyPath, int]:
         """List the files that archivers have added in the commits after this version, compacted meanwhile or not.
 
         Returns their bytes, in the order of the commits. `job`: names what read that version.
         Raises `PipelineError` if they are not all there any more, or the archive is of an earlier version.
         """
-        found: dict[Place, int] = {}
+        found: dict[AnyPath, int] = {}
         now, newest = {*self.files()}, self.table().version()
         if newest < after:
             raise PipelineError(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from qworker.pipeline.jobs.files import sync
-from qworker.pipeline.jobs.store import Place, cannot_read
+from qworker.pipeline.jobs.store import AnyPath, cannot_read
 
 __all__ = ["OFFSETS_KEY", "Log"]
 
@@ -24,7 +24,7 @@ _ADD: Final = re.compile(r'\{\s*"add"\s*:')
 class Log:
     """The log of the archive at `root`."""
 
-    root: Place
+    root: AnyPath
 
     def exists(self) -> bool:
         """Whether there is one. Raises `PipelineError`."""
@@ -34,7 +34,7 @@ class Log:
         except OSError as error:
             raise cannot_read(self.root, error) from error
 
-    def added(self, version: int) -> dict[Place, int]:
+    def added(self, version: int) -> dict[AnyPath, int]:
         """List the files that a commit added with new rows, and their bytes. Raises `FileNotFoundError`."""
         lines = self._read(version).splitlines()
         adds = [json.loads(line)["add"] for line in lines if _ADD.match(line)]
@@ -60,7 +60,7 @@ class Log:
                 sync(self.root / "_delta_log" / _name(version))
             sync(self.root / "_delta_log")
 
-    def _file(self, version: int) -> Place:
+    def _file(self, version: int) -> AnyPath:
         return self.root / "_delta_log" / _name(version)
 
     def _read(self, version: int) -> str:

@@ -17,8 +17,8 @@ from qworker.pipeline.failures import clear_errors, marked_errors
 from qworker.pipeline.jobs.files import sync
 from qworker.pipeline.jobs.local import of_few
 from qworker.pipeline.jobs.store import (
+    AnyPath,
     ObjectPath,
-    Place,
     absent,
     cannot_write,
     one_line,
@@ -48,7 +48,7 @@ FEW_FILES: Final = 256
 _ROWS: Final = 65_536
 
 
-def read_objects(spark: SparkSession, files: Sequence[Place], schema: StructType) -> DataFrame:
+def read_objects(spark: SparkSession, files: Sequence[AnyPath], schema: StructType) -> DataFrame:
     """Read files with these columns; `queue` and `day` are those of the path. Each use reads them again.
 
     Raises `ArchiveDamagedError` in the task for a file that is not there or not whole.
@@ -73,7 +73,7 @@ def read_objects(spark: SparkSession, files: Sequence[Place], schema: StructType
     return spark.range(0, tasks, numPartitions=tasks).mapInArrow(read, schema)
 
 
-def read_few(files: Sequence[Place], schema: StructType, most: int) -> pa.Table | None:
+def read_few(files: Sequence[AnyPath], schema: StructType, most: int) -> pa.Table | None:
     """Read files of few rows in the driver, with these columns; None if there are more than `most`.
 
     Raises `ArchiveDamagedError` for a file that is not there or not whole.
@@ -91,7 +91,7 @@ def read_few(files: Sequence[Place], schema: StructType, most: int) -> pa.Table 
     return pa.Table.from_batches(batches, columns)
 
 
-def write_rows(frame: DataFrame, directory: Place) -> None:
+def write_rows(frame: DataFrame, directory: AnyPath) -> None:
     """Write rows to a new directory or prefix, a file for each partition; `_SUCCESS` names those that count.
 
     Raises `PipelineError` if they cannot be written.
@@ -145,7 +145,7 @@ def write_rows(frame: DataFrame, directory: Place) -> None:
         raise cannot_write(directory, error, "nothing was kept") from error
 
 
-def written_whole(directory: Place) -> bool:
+def written_whole(directory: AnyPath) -> bool:
     """Whether all is there that `write_rows` has written."""
     try:
         return not absent(_named(directory))
@@ -153,7 +153,7 @@ def written_whole(directory: Place) -> bool:
         return False
 
 
-def read_written(spark: SparkSession, directory: Place, schema: StructType) -> DataFrame:
+def read_written(spark: SparkSession, directory: AnyPath, schema: StructType) -> DataFrame:
     """Read what `write_rows` has written, with these columns. Raises `FileNotFoundError` if it was not whole."""
     files = _named(directory)
     if isinstance(directory, ObjectPath):
@@ -166,7 +166,7 @@ def read_written(spark: SparkSession, directory: Place, schema: StructType) -> D
     return spark.read.schema(schema).parquet(*map(str, files))
 
 
-def rows_written(directory: Place, schema: StructType, most: int) -> pa.Table | None:
+def rows_written(directory: AnyPath, schema: StructType, most: int) -> pa.Table | None:
     """Read what `write_rows` has written in the driver, with these columns; None if there are more than `most` rows.
 
     Raises `FileNotFoundError` if it was not whole.
@@ -178,14 +178,14 @@ def rows_written(directory: Place, schema: StructType, most: int) -> pa.Table | 
     return None if len(files) > FEW_FILES else read_few(files, schema, most)
 
 
-def _named(directory: Place) -> list[Place]:
+def _named(directory: AnyPath) -> list[AnyPath]:
     """List the files that count. Raises `FileNotFoundError`."""
     marker = directory / "_SUCCESS"
     text = marker.read_text(encoding="utf-8") if isinstance(marker, Path) else marker.read_text()
     return [directory / name for name in text.split()]
 
 
-def _batches(file: Place, columns: Any) -> Iterator[pa.RecordBatch]:
+def _batches(file: AnyPath, columns: Any) -> Iterator[pa.RecordBatch]:
     """Read a file, with the columns of its path."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -23,7 +23,7 @@ from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.live import few_frame, read_live
 from qworker.pipeline.jobs.local import few_rows
 from qworker.pipeline.jobs.record import Seen
-from qworker.pipeline.jobs.store import Place
+from qworker.pipeline.jobs.store import AnyPath
 from qworker.pipeline.source import offsets
 from qworker.pipeline.source.offsets import Offsets
 from qworker.pipeline.source.options import ReadOptions
@@ -66,7 +66,7 @@ def read_events(
     source: Mapping[str, str] | None = None,
     queues: str | None = None,
     since: datetime | None = None,
-    files: Sequence[Place] | None = None,
+    files: Sequence[AnyPath] | None = None,
     beside: int | None = 0,
 ) -> DataFrame:
     """Read events, each once: columns of `journal`, and `live` BOOLEAN: it is not in the archive.
@@ -100,7 +100,7 @@ def read_events(
     return live if lake is None else _archived(spark, lake, files).unionByName(live)
 
 
-def _archived(spark: SparkSession, lake: Lake, files: Sequence[Place] | None) -> DataFrame:
+def _archived(spark: SparkSession, lake: Lake, files: Sequence[AnyPath] | None) -> DataFrame:
     from pyspark.sql import functions as F
 
     events = read_archive(spark, lake, files, in_part=True).drop("day")
@@ -134,7 +134,7 @@ def earlier_events(lake: Lake | None, since: datetime | None) -> Earlier:
     return Earlier(queues, deleted)
 
 
-def sizes_of(lake: Lake, queues: str | None, since: datetime | None) -> dict[Place, int]:
+def sizes_of(lake: Lake, queues: str | None, since: datetime | None) -> dict[AnyPath, int]:
     """List the files that a read needs, with their bytes."""
     chosen = _chosen(queues)
     wanted = {} if since is None else lake.since(since)

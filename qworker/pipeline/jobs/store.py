@@ -19,15 +19,15 @@ from qworker.errors import InvalidOptionError, PipelineError
 from qworker.pipeline.jobs.s3_options import S3Options
 
 __all__ = [
+    "AnyPath",
     "ObjectPath",
-    "Place",
     "absent",
     "cannot_read",
     "cannot_write",
     "one_line",
     "open_read",
     "open_write",
-    "place_of",
+    "path_of",
 ]
 
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
@@ -141,10 +141,10 @@ class ObjectPath:
         return self.options.filesystem()
 
 
-Place: TypeAlias = Path | ObjectPath
+AnyPath: TypeAlias = Path | ObjectPath
 
 
-def place_of(root: Path | str | ObjectPath) -> Place:
+def path_of(root: Path | str | ObjectPath) -> AnyPath:
     """Read where an archive is. Raises `InvalidOptionError` for another kind of URL, and for a file."""
     if isinstance(root, ObjectPath):
         return root
@@ -164,24 +164,24 @@ def place_of(root: Path | str | ObjectPath) -> Place:
     return path
 
 
-def open_write(path: Place) -> Any:
+def open_write(path: AnyPath) -> Any:
     """Open a stream of pyarrow that writes a file."""
     import pyarrow as pa
 
     return pa.OSFile(str(path), "wb") if isinstance(path, Path) else path.open_write()
 
 
-def open_read(path: Place) -> Any:
+def open_read(path: AnyPath) -> Any:
     """Open a file of pyarrow that is read at any place."""
     import pyarrow as pa
 
     return pa.OSFile(str(path), "rb") if isinstance(path, Path) else path.open_read()
 
 
-def absent(files: Sequence[Place]) -> set[Place]:
+def absent(files: Sequence[AnyPath]) -> set[AnyPath]:
     """Find the files that are not there."""
     stored = [file for file in files if isinstance(file, ObjectPath)]
-    gone: set[Place] = {file for file in files if isinstance(file, Path) and not file.exists()}
+    gone: set[AnyPath] = {file for file in files if isinstance(file, Path) and not file.exists()}
     if not stored:
         return gone
     if len(stored) > _LISTED:
@@ -203,19 +203,19 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 600 else f"{text[:600]}…"
 
 
-def cannot_read(root: Place, error: BaseException) -> PipelineError:
+def cannot_read(root: AnyPath, error: BaseException) -> PipelineError:
     """The error of an archive that cannot be read."""
     return PipelineError(f"the archive {root} cannot be read ({one_line(error)}): {_checks(root)}")
 
 
-def cannot_write(root: Place, error: BaseException, effect: str) -> PipelineError:
+def cannot_write(root: AnyPath, error: BaseException, effect: str) -> PipelineError:
     """The error of an archive that cannot be written. `effect`: the state that it left."""
     return PipelineError(
         f"the archive {root} cannot be written ({one_line(error)}); {effect}: {_checks(root)}, then run it again"
     )
 
 
-def _checks(root: Place) -> str:
+def _checks(root: AnyPath) -> str:
     if isinstance(root, Path):
         return "check the rights and the space on its disk"
     return "check its bucket and space, AWS_ENDPOINT_URL, AWS_REGION, the keys and their rights"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import ArchiveDamagedError, InvalidOptionError
 from qworker.pipeline.jobs.conditional import check_conditional_puts
-from qworker.pipeline.jobs.store import ObjectPath, Place, cannot_read, cannot_write, one_line
+from qworker.pipeline.jobs.store import AnyPath, ObjectPath, cannot_read, cannot_write, one_line
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -35,7 +35,7 @@ _UNREAD: Final = frozenset({"deletionVectors", "columnMapping", "typeWidening"})
 _VERSION: Final = re.compile(r"\bversion: (\d+)")
 
 
-def create_table(root: Place, namespace: str) -> None:
+def create_table(root: AnyPath, namespace: str) -> None:
     """Create the table, even if its directory is not empty. Raises `PipelineError`, `InvalidOptionError`."""
     from deltalake import DeltaTable
 
@@ -61,7 +61,7 @@ def create_table(root: Place, namespace: str) -> None:
         )
 
 
-def open_table(root: Place, version: int | None) -> DeltaTable:
+def open_table(root: AnyPath, version: int | None) -> DeltaTable:
     """Open the table. Raises `InvalidOptionError` if it is not ours, `ArchiveDamagedError` if it is not whole."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -103,13 +103,13 @@ def namespace_of(table: DeltaTable) -> str:
     return str(table.metadata().configuration[_NAMESPACE_KEY])
 
 
-def options_of(root: Place) -> dict[str, str] | None:
+def options_of(root: AnyPath) -> dict[str, str] | None:
     """How `deltalake` reaches the store; None for a directory."""
     return None if isinstance(root, Path) else root.options.delta()
 
 
 @contextmanager
-def clear_errors(root: Place, effect: str) -> Iterator[None]:
+def clear_errors(root: AnyPath, effect: str) -> Iterator[None]:
     """Raise what stops a write as `PipelineError`, except a conflict with another write. `effect`: the state then."""
     from deltalake.exceptions import CommitFailedError, DeltaError
 

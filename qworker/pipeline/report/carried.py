@@ -31,7 +31,7 @@ from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import lifecycles
 from qworker.pipeline.jobs.reading import reach, read_events
 from qworker.pipeline.jobs.record import Record, examine
-from qworker.pipeline.jobs.store import Place, cannot_write, one_line, open_write
+from qworker.pipeline.jobs.store import AnyPath, cannot_write, one_line, open_write
 from qworker.pipeline.report import event_counts, message_counts, runs_and_groups
 from qworker.pipeline.report.document import Waiting, draw, new_sums
 from qworker.pipeline.report.scope import Scope
@@ -71,7 +71,7 @@ class Carried:
     increment: Increment
     sums: Sums
     holes: tuple[Hole, ...]
-    sizes: dict[Place, int]
+    sizes: dict[AnyPath, int]
 
 
 def report_increment(
@@ -192,7 +192,7 @@ def _report(
 
 
 def _record(
-    spark: SparkSession, lake: Lake, increment: Increment, files: Sequence[Place]
+    spark: SparkSession, lake: Lake, increment: Increment, files: Sequence[AnyPath]
 ) -> Record:
     """Examine these files of an archive beside what the last report carried."""
     seen = increment.seen(spark)
@@ -253,14 +253,14 @@ def _hole(fields: list[Any]) -> Hole:
     return Hole(queue, shard, epoch, after, missing, times[0], times[1], why)
 
 
-def _read(file: Place, width_s: int) -> Sums:
+def _read(file: AnyPath, width_s: int) -> Sums:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     return Sums.of_arrow(pq.read_table(pa.BufferReader(file.read_bytes())), width_s)
 
 
-def _write(sums: Sums, directory: Place) -> None:
+def _write(sums: Sums, directory: AnyPath) -> None:
     """Write sums to the disk or the store. Raises `PipelineError`."""
     import pyarrow.parquet as pq
 

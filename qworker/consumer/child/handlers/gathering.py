@@ -10,7 +10,7 @@ from msgspec import Raw
 from qworker.app.arguments.failures import Failure
 from qworker.client.calls import CallGroupState, read_group
 from qworker.errors import InvalidBodyError, InvalidError, ProtectionError, UnknownKeyError
-from qworker.wire.calls import Place, open_member
+from qworker.wire.calls import MemberRef, open_member
 from qworker.wire.result import read_end
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class Gathering:
         values: list[bytes | Failure] = []
         for number, words in enumerate(state.words):
             if words.startswith((b"ok\n", b"ok ")):
-                place = Place(queue, group_id, number)
-                values.append(open_member(words, task.app.keyring, task.app.namespace, place))
+                member = MemberRef(queue, group_id, number)
+                values.append(open_member(words, task.app.keyring, task.app.namespace, member))
             else:
                 values.append(_failure(words))
         return values
