@@ -19,7 +19,7 @@ __all__ = ["VERBS", "Load"]
 
 #: How often what leaves the queue as it was is done with the large bodies, of which there are few.
 _PASSES = 4
-_SPOTS = 20
+_SAMPLES = 20
 _BATCH, _LEASE = 1000, 100
 _SWEPT = 100
 _COPY = Script(
@@ -46,13 +46,13 @@ class Load:
     def received(self, share: float = 1.0) -> Iterator[list[Message]]:
         """Take a share of the large bodies one by one, or some batches of the small ones."""
         batch = 1 if self.large else min(_BATCH, len(self.ids) // 10)
-        batches = len(self.ids) if self.large else min(_SPOTS, len(self.ids) // batch // 2)
+        batches = len(self.ids) if self.large else min(_SAMPLES, len(self.ids) // batch // 2)
         for _ in range(max(1, round(share * batches))):
             yield self.queue.receive(batch)
 
-    def spots(self, shift: int = 0) -> list[str]:
+    def samples(self, shift: int = 0) -> list[str]:
         """Choose ids from all over the queue, near both ends and the middle among them."""
-        most = min(_SPOTS, len(self.ids))
+        most = min(_SAMPLES, len(self.ids))
         return [self.ids[at * (len(self.ids) - 1) // (most - 1) - shift] for at in range(most)]
 
 
@@ -65,7 +65,7 @@ def _floor(load: Load) -> None:
         keys = (ready, "copied") if script else words[1:2]
         return load.client.execute(Command(script, keys, words, lambda reply: reply))
 
-    for score in range(_SPOTS):
+    for score in range(_SAMPLES):
         [item, *_] = call("LRANGE", ready, middle, last)
         call("SET", "plain", item)
         call("RPUSH", "plain list", item)
@@ -77,7 +77,7 @@ def _floor(load: Load) -> None:
 
 
 def _inspect(load: Load) -> None:
-    for _ in range(_SPOTS):
+    for _ in range(_SAMPLES):
         load.queue.inspect()
         load.queue.stat()
 
@@ -95,7 +95,7 @@ def _show(load: Load) -> None:
 def _hold(load: Load) -> None:
     """Hold messages from all over the queue, and enqueue them again."""
     for _ in range(load.passes):
-        load.queue.enqueue(*load.queue.hold(*load.spots()))
+        load.queue.enqueue(*load.queue.hold(*load.samples()))
 
 
 def _sweep(load: Load) -> None:
@@ -105,7 +105,7 @@ def _sweep(load: Load) -> None:
     head: Any = redis.lindex(load.queue.keys.ready[0], 0)
     for keys in others[: len(load.ids)]:
         redis.rpush(keys.ready[0], head)
-    for _ in range(_SPOTS):
+    for _ in range(_SAMPLES):
         load.client.execute(sweep([load.queue.keys, *others], 1000))
     redis.unlink(*(keys.ready[0] for keys in others))
 
@@ -125,7 +125,7 @@ def _reap(load: Load) -> None:
     """Let leases of one message and of many run out, and take them back."""
     redis, keys = load.stand.redis, load.queue.keys
     for count in (1, _LEASE) * load.passes:
-        for _ in range(min(5 * _SPOTS, len(load.ids) // count or 1)):
+        for _ in range(min(5 * _SAMPLES, len(load.ids) // count or 1)):
             load.queue.receive(count)
         leases: Any = redis.zrange(keys.unacked, 0, -1)
         redis.zadd(keys.unacked, dict.fromkeys(leases, 1), xx=True)
@@ -164,7 +164,7 @@ def _drop(load: Load) -> None:
 
 
 def _delete(load: Load) -> None:
-    for message_id in load.spots(shift=1)[::4]:
+    for message_id in load.samples(shift=1)[::4]:
         load.queue.delete(message_id)
 
 

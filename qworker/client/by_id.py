@@ -108,7 +108,9 @@ def delete_waiting(queue: QueueRef, message_ids: Sequence[str]) -> Plan[set[str]
     """Delete ready, delayed and held messages of one shard; returns the ids of those deleted. O(n), as `hold`."""
 
     def command(hits: Sequence[WaitingMessage]) -> Command[list[bool]]:
-        return commands.delete(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
+        return commands.delete(
+            queue.keys, [hit.item for hit in hits], [hit.location for hit in hits]
+        )
 
     gone = yield from _pick_ready(queue, message_ids, command)
     missing = [message_id for message_id in message_ids if message_id not in gone]
@@ -124,7 +126,7 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
     dropped if it comes back. It is returned as `marked`, like a message that moved while it was being deleted; all
     others are gone.
     """
-    message, spot = yield from find(queue, message_id)
+    message, location = yield from find(queue, message_id)
     if message is None:
         return None
     if message.state == "dead":
@@ -134,14 +136,14 @@ def delete(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
         return message
     deleted = False
     if message.state != "unacked":
-        [deleted] = yield commands.delete(queue.keys, [message.item], [spot])
+        [deleted] = yield commands.delete(queue.keys, [message.item], [location])
     if not deleted:
         yield from leave_tombstone(queue, message_id)
     return replace(message, marked=not deleted)
 
 
 def _hold(queue: QueueRef, hits: Sequence[WaitingMessage]) -> Command[list[bool]]:
-    return commands.hold(queue.keys, [hit.item for hit in hits], [hit.spot for hit in hits])
+    return commands.hold(queue.keys, [hit.item for hit in hits], [hit.location for hit in hits])
 
 
 def _pick_ready(

@@ -59,9 +59,9 @@ def cancel(queue: QueueRef, message_id: str) -> Plan[Cancellation]:
     # From here on no receive delivers it: if it is found waiting, it will not run.
     for _ in range(_WALKS):
         for shard in shards:
-            message, spot = yield from find(shard, message_id)
+            message, location = yield from find(shard, message_id)
             if message is not None:
-                return (yield from _cancel_found(shards, shard, message, spot))
+                return (yield from _cancel_found(shards, shard, message, location))
         if (ended := (yield from _ended(queue, message_id))) is not None:
             yield from _withdraw(shards, message_id)
             return ended
@@ -95,7 +95,7 @@ def _ended(queue: QueueRef, message_id: str) -> Plan[Cancellation | None]:
 
 
 def _cancel_found(
-    shards: Sequence[QueueRef], shard: QueueRef, message: Stored, spot: str
+    shards: Sequence[QueueRef], shard: QueueRef, message: Stored, location: str
 ) -> Plan[Cancellation]:
     if message.state == "unacked":
         return Cancellation.CANCELLING
@@ -103,7 +103,7 @@ def _cancel_found(
         # An operator who redrives it later has changed their mind.
         yield from _withdraw(shards, message.id)
         return Cancellation.ENDED
-    [deleted] = yield commands.delete(shard.keys, [message.item], [spot])
+    [deleted] = yield commands.delete(shard.keys, [message.item], [location])
     if deleted:
         yield from _withdraw(shards, message.id)
     return Cancellation.CANCELLED

@@ -133,24 +133,26 @@ def _empty_outboxes(
     home: QueueRef, shards: Sequence[QueueRef], prefixes: tuple[str, ...], cancelled: set[str]
 ) -> Plan[None]:
     """Relay what is on its way, and take back what its destination refuses. `home`: where the groups are counted."""
-    places = {shard.keys.queue: shard for shard in (home, *shards)}
-    named = yield from all_together([destinations(place.keys) for place in places.values()])
+    searched = {shard.keys.queue: shard for shard in (home, *shards)}
+    named = yield from all_together([destinations(shard.keys) for shard in searched.values()])
     lanes = [
-        (place, name) for place, names in zip(places.values(), named, strict=True) for name in names
+        (shard, name)
+        for shard, names in zip(searched.values(), named, strict=True)
+        for name in names
     ]
     lengths = yield from all_together(
-        [raw("XLEN", place.keys.outbox(name), decode=int) for place, name in lanes]
+        [raw("XLEN", shard.keys.outbox(name), decode=int) for shard, name in lanes]
     )
     full = [lane for lane, length in zip(lanes, lengths, strict=True) if length]
-    for place in dict.fromkeys(place for place, _ in full):
+    for shard in dict.fromkeys(shard for shard, _ in full):
         with suppress(QworkerError):
             # Each end that is counted at home would have its outboxes relayed again.
             apart = frozenset({home.keys.queue})
-            yield from relay(place.namespace, place.keys, entries=_PAGE, apart=apart)
-    for place, name in full:
+            yield from relay(shard.namespace, shard.keys, entries=_PAGE, apart=apart)
+    for shard, name in full:
         start = "-"
         while start:
-            page: UnsentPage = yield unsent(place.keys, name, start)
+            page: UnsentPage = yield unsent(shard.keys, name, start)
             ours = {
                 entry.entry: entry.message_id
                 for entry in page.entries
@@ -158,6 +160,6 @@ def _empty_outboxes(
             }
             # One that a relay has stored meanwhile is found in its queue.
             if ours:
-                yield raw("XDEL", place.keys.outbox(name), *ours, decode=int)
+                yield raw("XDEL", shard.keys.outbox(name), *ours, decode=int)
                 cancelled.update(ours.values())
             start = page.rest

@@ -13,11 +13,11 @@ from qworker.client.chain_search import (
     ChainEnd,
     Gathered,
     ShardContents,
-    Spot,
-    look_at,
+    StepLocation,
+    contents_of,
+    locate_step,
     on_its_way,
-    places_of,
-    spot_of,
+    shards_of,
 )
 from qworker.client.inspect.peek import find
 from qworker.client.inspect.results import look
@@ -56,25 +56,25 @@ def cancel_chain(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | Non
 
 def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
     """Search queues, and once more those in which anything moved meanwhile: a step that moves may be missed."""
-    places = yield from places_of(end, names)
-    #: What each place held when it was last searched; at first all are.
+    shards = yield from shards_of(end, names)
+    #: What each shard held when it was last searched; at first all are.
     before: dict[str, ShardContents | None] = {}
     for _ in range(_WALKS):
-        held = yield from look_at(places)
-        moved = [name for name in places if name not in before or held[name] != before[name]]
+        held = yield from contents_of(shards)
+        moved = [name for name in shards if name not in before or held[name] != before[name]]
         searched = [name for name in moved if (state := held[name]) is None or state.holds]
         if not moved:
             break
-        spots = yield from side_by_side(
-            (spot_of(places[name], held[name], end) for name in searched), _SEARCHED
+        locations = yield from side_by_side(
+            (locate_step(shards[name], held[name], end) for name in searched), _SEARCHED
         )
         unread: QworkerError | None = None
-        for name, spot in zip(searched, spots, strict=True):
-            if isinstance(spot, QworkerError):
-                if not of_one_key(spot):
-                    unread = unread or spot
-            elif spot is not None:
-                answer = yield from _cancel_at(places[name], end, spot, places)
+        for name, location in zip(searched, locations, strict=True):
+            if isinstance(location, QworkerError):
+                if not of_one_key(location):
+                    unread = unread or location
+            elif location is not None:
+                answer = yield from _cancel_at(shards[name], end, location, shards)
                 if answer is not None:
                     return answer
         if unread is not None:
@@ -84,25 +84,25 @@ def _search(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | None]:
 
 
 def _cancel_step(
-    shard: QueueRef, end: ChainEnd, message: Stored, places: Iterable[str]
+    shard: QueueRef, end: ChainEnd, message: Stored, shards: Iterable[str]
 ) -> Plan[Cancellation | None]:
-    """Cancel a step that was found; None if the chain is past it meanwhile. `places`: where its steps may be."""
+    """Cancel a step that was found; None if the chain is past it meanwhile. `shards`: where its steps may be."""
     if message.closed:
         # Without its key nothing tells which queue is next.
-        after = [*((name, end.after(message.id)) for name in places), (end.queue.keys.name, end.id)]
+        after = [*((name, end.after(message.id)) for name in shards), (end.queue.keys.name, end.id)]
     else:
         after = [*_first_messages(steps_after(message.body))]
     for name, message_id in after:
         # A step in the same queue is stored where the one before it is.
-        place = shard if name == shard.keys.name else shard.sibling(name)
-        yield from leave_tombstone(place, message_id)
+        target = shard if name == shard.keys.name else shard.sibling(name)
+        yield from leave_tombstone(target, message_id)
     yield from leave_tombstone(shard, message.id)
     # The next step comes after its tombstone if this one is still there.
     for _ in range(_TRIES):
         if message.state != "unacked" and (yield from delete_waiting(shard, [message.id])):
             for name, message_id in (*after, (shard.keys.name, message.id)):
-                place = shard if name == shard.keys.name else shard.sibling(name)
-                yield raw("ZREM", place.keys.cancelled, message_id, decode=int)
+                target = shard if name == shard.keys.name else shard.sibling(name)
+                yield raw("ZREM", target.keys.cancelled, message_id, decode=int)
             # Its end is known where the chain's result is waited for; if not now, a reaper tells it.
             with suppress(QworkerError):
                 yield from relay(shard.namespace, shard.keys, pages=_PAGES)
@@ -132,13 +132,13 @@ def _first_messages(steps: Sequence[ChainStep]) -> Iterator[tuple[str, str]]:
 
 
 def _cancel_at(
-    shard: QueueRef, end: ChainEnd, spot: Spot, places: Iterable[str]
+    shard: QueueRef, end: ChainEnd, location: StepLocation, shards: Iterable[str]
 ) -> Plan[Cancellation | None]:
     """Cancel the step where it was found: its group of calls, its message, or what an outbox sends on."""
-    if isinstance(spot, Stored):
-        return (yield from _cancel_step(shard, end, spot, places))
-    if isinstance(spot, Gathered):
-        return (yield from cancel_open_group(shard, spot.group))
+    if isinstance(location, Stored):
+        return (yield from _cancel_step(shard, end, location, shards))
+    if isinstance(location, Gathered):
+        return (yield from cancel_open_group(shard, location.group))
     # It arrives now; if its queue does not take it, it is dropped when it does.
     with suppress(QworkerError):
         yield from relay(shard.namespace, shard.keys)
@@ -146,7 +146,7 @@ def _cancel_at(
     if waiting is not None:
         yield from leave_tombstone(shard.sibling(waiting.destination), waiting.message_id)
         return Cancellation.CANCELLED
-    if spot.message_id == end.id:
+    if location.message_id == end.id:
         return None  # `cancel` of that message says what became of it
-    arrived, _ = yield from find(place := shard.sibling(spot.destination), spot.message_id)
-    return None if arrived is None else (yield from _cancel_step(place, end, arrived, places))
+    arrived, _ = yield from find(target := shard.sibling(location.destination), location.message_id)
+    return None if arrived is None else (yield from _cancel_step(target, end, arrived, shards))

@@ -25,19 +25,19 @@ __all__ = [
     "Gathered",
     "OnItsWay",
     "ShardContents",
-    "Spot",
+    "StepLocation",
+    "contents_of",
     "has_letter",
-    "look_at",
+    "locate_step",
     "on_its_way",
-    "places_of",
-    "spot_of",
+    "shards_of",
 ]
 
 #: The id of a later step: that of the first one, which its sender has drawn, and a number.
 _STEP: Final = re.compile(r"([0-9a-z]{20})-([1-9]\d{0,4})")
 _PAGE: Final = 100
-#: Shards that are looked at in one trip: a reply has 1 KiB.
-_LOOKED_AT: Final = 250
+#: Shards that are read in one trip: a reply has 1 KiB.
+_READ_AT_ONCE: Final = 250
 _STATES: Final = ("ready", "delayed", "held", "unacked")
 
 
@@ -88,7 +88,7 @@ class OnItsWay(msgspec.Struct, frozen=True):
 
 
 #: Where a step was found: its message, its group of calls, or an outbox.
-Spot = Stored | Gathered | OnItsWay
+StepLocation = Stored | Gathered | OnItsWay
 
 
 class ShardContents(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ class ShardContents(msgspec.Struct, frozen=True):
 
 
 def held_by(shard: QueueRef) -> Plan[ShardContents]:
-    """Look what a shard holds: three calls."""
+    """Read what a shard holds: three calls."""
     seen: Inspection = yield inspect(shard.keys)
     groups: int = yield raw("ZCARD", shard.keys.joins, decode=int)
     lanes: list[str] = yield destinations(shard.keys)
@@ -120,31 +120,33 @@ def held_by(shard: QueueRef) -> Plan[ShardContents]:
     return ShardContents(messages, seen.dead, groups, len(lanes), seen.stats)
 
 
-def places_of(end: ChainEnd, names: Sequence[str]) -> Plan[dict[str, QueueRef]]:
+def shards_of(end: ChainEnd, names: Sequence[str]) -> Plan[dict[str, QueueRef]]:
     """Map the names of the queues and shards in which the steps of a chain may be to them.
 
     `names`: the queues of its steps; without them these are all queues of the namespace.
     """
     namespace = end.queue.namespace
     queues = yield from (existing(namespace, [*names]) if names else listed(namespace))
-    places: dict[str, QueueRef] = {}
+    shards: dict[str, QueueRef] = {}
     for name, parts in queues.items():
         whole = end.queue.sibling(name)
         whole.learn(parts)
-        places |= {shard: whole.shard(n) for n, shard in enumerate(parts.names(name))}
-    return places
+        shards |= {shard: whole.shard(n) for n, shard in enumerate(parts.names(name))}
+    return shards
 
 
-def look_at(places: Mapping[str, QueueRef]) -> Plan[dict[str, ShardContents | None]]:
-    """Look what places hold; None of one that cannot be read."""
-    states = yield from side_by_side(map(held_by, places.values()), _LOOKED_AT)
+def contents_of(shards: Mapping[str, QueueRef]) -> Plan[dict[str, ShardContents | None]]:
+    """Read what shards hold; None of one that cannot be read."""
+    states = yield from side_by_side(map(held_by, shards.values()), _READ_AT_ONCE)
     return {
         name: None if isinstance(state, QworkerError) else state
-        for name, state in zip(places, states, strict=True)
+        for name, state in zip(shards, states, strict=True)
     }
 
 
-def spot_of(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Plan[Spot | None]:
+def locate_step(
+    shard: QueueRef, held: ShardContents | None, end: ChainEnd
+) -> Plan[StepLocation | None]:
     """Find the step of a chain in a shard, of which `held` is known; None if it is not there. O(n) of the shard."""
     if held is None or held.groups:
         for step in end.before:

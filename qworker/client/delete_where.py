@@ -11,7 +11,7 @@ from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, all_together
 from qworker.engine import message as commands
 from qworker.engine.command import Together
-from qworker.engine.message import NEVER_MS, spot
+from qworker.engine.message import NEVER_MS, location
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError
 from qworker.wire.keys import QueueKeys
@@ -89,7 +89,7 @@ def _delete_in_list(
             if is_meant(found := id_of(item)):
                 # The nearest to the tail first: each is where it will be once those before it are gone.
                 hits.append(
-                    WaitingMessage(found.decode(), item, spot(level, behind + at - len(hits)))
+                    WaitingMessage(found.decode(), item, location(level, behind + at - len(hits)))
                 )
         gone = yield from _delete(keys, hits)
         walk.took(len(gone))
@@ -105,7 +105,7 @@ def _delete(keys: QueueKeys, hits: Sequence[WaitingMessage]) -> Plan[list[str]]:
         pages = [*call_pages(hits)]
         replies = yield from all_together(
             [
-                commands.delete(keys, [hit.item for hit in page], [hit.spot for hit in page])
+                commands.delete(keys, [hit.item for hit in page], [hit.location for hit in page])
                 for page in pages
             ]
         )

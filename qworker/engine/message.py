@@ -20,7 +20,7 @@ __all__ = [
     "delete",
     "enqueue",
     "hold",
-    "spot",
+    "location",
 ]
 
 #: Messages per call.
@@ -29,19 +29,23 @@ MAX_PICKED: Final = 100
 NEVER_MS: Final = 2**53
 #: From here to `NEVER_MS` scores of delayed are seats of members that wait in their groups, see lib/groups.lua.
 SEATS_FROM: Final = 2**52
-#: The spot of a message whose position is unknown.
+#: The location of a message whose position is unknown.
 ANYWHERE: Final = "-"
 
 
 def hold(
-    keys: QueueKeys, items: Sequence[bytes], spots: Sequence[str] = (), *, now_ms: int | None = None
+    keys: QueueKeys,
+    items: Sequence[bytes],
+    locations: Sequence[str] = (),
+    *,
+    now_ms: int | None = None,
 ) -> Command[list[bool]]:
     """Hold up to `MAX_PICKED` ready or delayed messages without a due time; returns whether each is held now.
 
-    `spots`: the `spot` where each was read, in the order of its list, which saves a search of the whole queue. A call
+    `locations`: where each was read, in the order of its list, which saves a search of the whole queue. A call
     reads a limited number of messages; those beyond it have no result.
     """
-    return _command("hold", keys, (" ".join(spots), *items), now_ms)
+    return _command("hold", keys, (" ".join(locations), *items), now_ms)
 
 
 def enqueue(
@@ -68,13 +72,17 @@ def cancel(
 
 
 def delete(
-    keys: QueueKeys, items: Sequence[bytes], spots: Sequence[str] = (), *, now_ms: int | None = None
+    keys: QueueKeys,
+    items: Sequence[bytes],
+    locations: Sequence[str] = (),
+    *,
+    now_ms: int | None = None,
 ) -> Command[list[bool]]:
-    """Delete up to `MAX_PICKED` ready or delayed messages; returns whether each was deleted. `spots` as of `hold`."""
-    return _command("delete", keys, (" ".join(spots), *items), now_ms)
+    """Delete up to `MAX_PICKED` ready or delayed messages; returns which were deleted. `locations` as of `hold`."""
+    return _command("delete", keys, (" ".join(locations), *items), now_ms)
 
 
-def spot(level: int | None, behind: int) -> str:
+def location(level: int | None, behind: int) -> str:
     """Write the position of a message: its level of ready, None for suspects, and how many messages were behind it."""
     return f"{'s' if level is None else level}:{behind}"
 

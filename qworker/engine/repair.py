@@ -19,7 +19,7 @@ __all__ = [
     "LANE_PREFIX",
     "MAX_PAIRS",
     "CounterRepair",
-    "Spot",
+    "Location",
     "repair_counters",
     "repair_groups",
     "repair_item",
@@ -40,7 +40,7 @@ MAX_PAIRS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Location:
     """Where an item is stored: `place` is 0-9 (a level of ready), suspect, delayed, lease or dead.
 
     `at`: the index in the lease, or the entry id of the dead letter. `score` of a delayed item. `whole`: False for a
@@ -93,9 +93,9 @@ def repair_lease(keys: QueueKeys, lease_id: bytes, *, repair: bool) -> Command[s
     )
 
 
-def repair_item(keys: QueueKeys, spot: Spot, *, repair: bool) -> Command[str]:
-    """Check the item at a spot. Returns the problem."""
-    words, leases = _words([spot])
+def repair_item(keys: QueueKeys, location: Location, *, repair: bool) -> Command[str]:
+    """Check the item at a location. Returns the problem."""
+    words, leases = _words([location])
     return Command(
         load_script("repair_item"),
         standard_keys(keys, *leases),
@@ -104,8 +104,8 @@ def repair_item(keys: QueueKeys, spot: Spot, *, repair: bool) -> Command[str]:
     )
 
 
-def repair_twice(keys: QueueKeys, stays: Spot, goes: Spot, *, repair: bool) -> Command[str]:
-    """Check two spots of one message. Returns the problem."""
+def repair_twice(keys: QueueKeys, stays: Location, goes: Location, *, repair: bool) -> Command[str]:
+    """Check two locations of one message. Returns the problem."""
     words, leases = _words([stays, goes])
     return Command(
         load_script("repair_twice"),
@@ -258,13 +258,13 @@ def _texts(lease_id: bytes) -> tuple[str, ...]:
         return ()
 
 
-def _words(spots: Sequence[Spot]) -> tuple[list[Word], list[str]]:
+def _words(locations: Sequence[Location]) -> tuple[list[Word], list[str]]:
     words: list[Word] = []
     leases: list[str] = []
-    for spot in spots:
+    for location in locations:
         number = ""
-        if spot.place == "lease":
-            leases.append(spot.lease_id)
+        if location.place == "lease":
+            leases.append(location.lease_id)
             number = str(len(leases))
-        words += (spot.place, number, spot.at, spot.item)
+        words += (location.place, number, location.at, location.item)
     return words, leases

@@ -19,7 +19,7 @@ from qworker.engine.repair import MAX_PAIRS, repair_join
 from qworker.formats import count
 from qworker.fsck.damage import REMEDIES, Damage, DamageKind
 from qworker.fsck.leases import ask_with_leases
-from qworker.fsck.reading import Spots, ask
+from qworker.fsck.reading import StoredItems, ask
 from qworker.wire.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -195,9 +195,9 @@ def _there(
         for destination in outboxes.get(keys.queue, ()):
             for name in _in_outbox(client, keys.outbox(destination.decode("utf-8", "replace"))):
                 note(name, there)
-        for spot in Spots(client, keys):
-            if (envelope := Envelope.parse(spot.item)) is not None:
-                note(envelope.id, dead if spot.place == "dead" else there)
+        for location in StoredItems(client, keys):
+            if (envelope := Envelope.parse(location.item)) is not None:
+                note(envelope.id, dead if location.place == "dead" else there)
         for page in SortedSetWalk(keys.joins, _PAGE).pages(client.run):
             for member, _ in page:
                 note(member.decode("utf-8", "replace"), there)

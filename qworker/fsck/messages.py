@@ -9,9 +9,9 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from qworker.engine.repair import Spot, repair_item, repair_twice
+from qworker.engine.repair import Location, repair_item, repair_twice
 from qworker.fsck.damage import Damage, DamageKind
-from qworker.fsck.reading import Spots
+from qworker.fsck.reading import StoredItems
 from qworker.wire.envelope import Envelope, ItemKind, kind_of
 from qworker.wire.keys import QueueKeys
 
@@ -63,23 +63,23 @@ def check_items(
     repair: bool,
 ) -> Iterator[Damage]:
     """Check every item of the queue, and add their ids to `ids`. `on_progress` gets the number just checked."""
-    spots = Spots(client, keys)
-    for spot in spots:
+    items = StoredItems(client, keys)
+    for location in items:
         on_progress(1)
-        message_id = _id(spot)
+        message_id = _id(location)
         if message_id is not None:
             ids.add(message_id)
-        if not _is_doubtful(spot):
+        if not _is_doubtful(location):
             continue
-        problem = client.execute(repair_item(keys, spot, repair=repair))
+        problem = client.execute(repair_item(keys, location, repair=repair))
         if not problem:
             continue
         if repair and problem == "foreign":
-            spots.took_out()
+            items.took_out()
         kind, text = _ITEM_KINDS[problem]
-        start = ascii(spot.item[:40])[2:-1]
+        start = ascii(location.item[:40])[2:-1]
         shown = f"{text}: {start}" if start else text
-        yield Damage(keys.queue, kind, spot.text(), shown, repair)
+        yield Damage(keys.queue, kind, location.text(), shown, repair)
 
 
 def check_duplicates(
@@ -94,15 +94,15 @@ def check_duplicates(
     repeated = ids.repeated()
     if not repeated:
         return
-    by_id: dict[bytes, list[Spot]] = {}
-    for spot in Spots(client, keys):
+    by_id: dict[bytes, list[Location]] = {}
+    for location in StoredItems(client, keys):
         on_progress(1)
-        message_id = _id(spot)
+        message_id = _id(location)
         if message_id is not None and hash(message_id) & _MASK in repeated:
-            by_id.setdefault(message_id, []).append(spot)
-    for message_id, spots in by_id.items():
-        spots.sort(key=lambda spot: _RANKS.get(spot.place, 2))
-        for stays, goes in _pairs(spots):
+            by_id.setdefault(message_id, []).append(location)
+    for message_id, locations in by_id.items():
+        locations.sort(key=lambda location: _RANKS.get(location.place, 2))
+        for stays, goes in _pairs(locations):
             problem = client.execute(repair_twice(keys, stays, goes, repair=repair))
             if not problem:
                 continue
@@ -115,12 +115,12 @@ def check_duplicates(
                 yield Damage(keys.queue, DamageKind.SAME_ID, where, text, repair)
 
 
-def _pairs(spots: Sequence[Spot]) -> Iterator[tuple[Spot, Spot]]:
+def _pairs(locations: Sequence[Location]) -> Iterator[tuple[Location, Location]]:
     """Pair items that stay with those that go: first copies of one message, then different messages with one id."""
-    bodies: dict[bytes, list[Spot]] = {}
-    for spot in spots:
-        envelope = Envelope.parse(spot.item)
-        bodies.setdefault(b"" if envelope is None else envelope.body, []).append(spot)
+    bodies: dict[bytes, list[Location]] = {}
+    for location in locations:
+        envelope = Envelope.parse(location.item)
+        bodies.setdefault(b"" if envelope is None else envelope.body, []).append(location)
     for stays, *copies in bodies.values():
         for goes in copies:
             yield stays, goes
@@ -129,15 +129,15 @@ def _pairs(spots: Sequence[Spot]) -> Iterator[tuple[Spot, Spot]]:
         yield stays, goes
 
 
-def _id(spot: Spot) -> bytes | None:
-    envelope = Envelope.parse(spot.item)
+def _id(location: Location) -> bytes | None:
+    envelope = Envelope.parse(location.item)
     return None if envelope is None else envelope.id.encode()
 
 
-def _is_doubtful(spot: Spot) -> bool:
+def _is_doubtful(location: Location) -> bool:
     """Whether a script must check it; quick, and never misses damage."""
-    if spot.place == "dead":
-        return not spot.whole
-    if spot.place == "delayed" and not 0 <= spot.score <= _MAX_SCORE:
+    if location.place == "dead":
+        return not location.whole
+    if location.place == "delayed" and not 0 <= location.score <= _MAX_SCORE:
         return True
-    return kind_of(spot.item) is ItemKind.FOREIGN
+    return kind_of(location.item) is ItemKind.FOREIGN

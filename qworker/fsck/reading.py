@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk, StreamWalk
 from qworker.engine.raw import raw
-from qworker.engine.repair import Spot
+from qworker.engine.repair import Location
 from qworker.wire.keys import LEVELS, QueueKeys
 from qworker.wire.leases import held_items
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qworker.engine.command import Word
     from qworker.store.nodes import Address
 
-__all__ = ["Spots", "ask", "hash_pages", "pages_of_keys"]
+__all__ = ["StoredItems", "ask", "hash_pages", "pages_of_keys"]
 
 _PAGE: Final = 500
 _SCANNED: Final = 1000
@@ -53,7 +53,7 @@ def hash_pages(client: Client, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
             return
 
 
-class Spots:
+class StoredItems:
     """Yields all items of a queue, against the way of messages, so that few are met twice.
 
     Call `took_out` when you have taken the current item out of its list.
@@ -69,14 +69,14 @@ class Spots:
         if self._list is not None:
             self._list.took()
 
-    def __iter__(self) -> Iterator[Spot]:
+    def __iter__(self) -> Iterator[Location]:
         keys, run = self._keys, self._client.run
         for entries in StreamWalk(keys.dead, _PAGE).pages(run):
             for entry_id, flat in entries:
                 fields = dict(zip(flat[::2], flat[1::2], strict=True))
                 whole = b"envelope" in fields
                 item = fields.get(b"envelope", b"")
-                yield Spot("dead", item, at=entry_id.decode(), whole=whole)
+                yield Location("dead", item, at=entry_id.decode(), whole=whole)
         for leases in SortedSetWalk(keys.unacked, _PAGE).pages(run):
             for lease_id, _ in leases:
                 yield from self._lease(lease_id)
@@ -85,20 +85,20 @@ class Spots:
             yield from self._in_list(str(level), keys.ready[level])
         for members in SortedSetWalk(keys.delayed, _PAGE).pages(run):
             for item, score in members:
-                yield Spot("delayed", item, score=float(score))
+                yield Location("delayed", item, score=float(score))
 
-    def _lease(self, lease_id: bytes) -> Iterator[Spot]:
+    def _lease(self, lease_id: bytes) -> Iterator[Location]:
         try:
             name = lease_id.decode("ascii")
         except UnicodeDecodeError:
             return
         for page in hash_pages(self._client, self._keys.lease(name)):
             for index, item in held_items([part for pair in page for part in pair]):
-                yield Spot("lease", item, lease_id=name, at=index.decode("utf-8", "replace"))
+                yield Location("lease", item, lease_id=name, at=index.decode("utf-8", "replace"))
 
-    def _in_list(self, place: str, key: str) -> Iterator[Spot]:
+    def _in_list(self, place: str, key: str) -> Iterator[Location]:
         self._list = ListWalk(key, _PAGE)
         for items in self._list.pages(self._client.run):
             for item in items:
-                yield Spot(place, item)
+                yield Location(place, item)
         self._list = None

@@ -12,7 +12,7 @@ import pytest
 from qworker import Cancellation, Failure, Handle, QWorker, TaskEndedError, chain, group
 from qworker.client import cancel_chain
 from qworker.client.cancelling import cancel
-from qworker.client.chain_search import ChainEnd, ShardContents, Spot
+from qworker.client.chain_search import ChainEnd, ShardContents, StepLocation
 from qworker.client.inspect import peek
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
@@ -198,7 +198,7 @@ def test_a_cancel_finds_a_step_that_moves_to_a_queue_that_was_searched(
     store_url: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first step ends after the search of the queue of the second one, and before that of its own."""
-    searched, search = list[str](), cancel_chain.spot_of
+    searched, search = list[str](), cancel_chain.locate_step
     with closing(QWorker(namespace, url=store_url)) as app:
         tasks = Tasks(app)
         tasks.two.send(9)  # a queue that holds nothing is not searched
@@ -206,7 +206,7 @@ def test_a_cancel_finds_a_step_that_moves_to_a_queue_that_was_searched(
 
         def one_after_the_other(
             shard: QueueRef, held: ShardContents | None, end: ChainEnd
-        ) -> Plan[Spot | None]:
+        ) -> Plan[StepLocation | None]:
             while shard.keys.name == "a" and "b" not in searched:
                 yield raw("EXISTS", shard.keys.meta)
             found = yield from search(shard, held, end)
@@ -215,6 +215,6 @@ def test_a_cancel_finds_a_step_that_moves_to_a_queue_that_was_searched(
             searched.append(shard.keys.name)
             return found
 
-        monkeypatch.setattr(cancel_chain, "spot_of", one_after_the_other)
+        monkeypatch.setattr(cancel_chain, "locate_step", one_after_the_other)
         assert handle.cancel() is Cancellation.CANCELLED
         assert drain(app).handled == 1

@@ -282,7 +282,7 @@ def test_a_step_that_moves_during_each_search_is_not_unknown(
     one, two = tasks(app)
     handle, queue = chain(one.call(1), two.then()).start(), app.queue("first")
     missed, moves = moving(queue)
-    monkeypatch.setattr(searching, "spot_of", moves)
+    monkeypatch.setattr(searching, "locate_step", moves)
     with pytest.raises(ResultTimeoutError):
         handle.result("50ms")
     assert missed

@@ -20,7 +20,7 @@ from qworker.engine.dead import drop, edit, redrive
 from qworker.engine.extend import extend
 from qworker.engine.groups import largest
 from qworker.engine.inspect import inspect
-from qworker.engine.message import cancel, delete, hold, spot
+from qworker.engine.message import cancel, delete, hold, location
 from qworker.engine.reap import promote, sweep
 from qworker.engine.receive import settle_receive
 from qworker.engine.remove import purge, revoke
@@ -211,7 +211,9 @@ def test_what_was_seen_in_the_middle_is_not_looked_for(drive: Drive, verb: Any) 
 
     def take(number: int, behind: int) -> Counter[str]:
         with counted(drive) as calls:
-            command = verb(drive.keys, [own(f"m{number}").encode()], [spot(0, behind)], now_ms=NOW)
+            command = verb(
+                drive.keys, [own(f"m{number}").encode()], [location(0, behind)], now_ms=NOW
+            )
             assert drive.run(command) == [True]
         return calls
 
@@ -231,7 +233,7 @@ def test_what_has_moved_far_is_found_all_the_same(drive: Drive, verb: Any) -> No
     drive.redis.rpush(drive.keys.suspect, own("s"))
     drive.send("d", delay_ms=5)
     items = [own("m100"), own("m2500"), own("s"), own("m2400"), own("d", ready_ms=NOW + 5)]
-    seen = [spot(0, 10), spot(None, 0), spot(0, 10**15), spot(9, 3), spot(0, 2)]
+    seen = [location(0, 10), location(None, 0), location(0, 10**15), location(9, 3), location(0, 2)]
     ran = drive.run(verb(drive.keys, [item.encode() for item in items], seen, now_ms=NOW))
     assert ran == [True] * 5
     left = drive.state("ready", "suspect")

@@ -128,7 +128,7 @@ def test_a_dead_letter_gets_an_envelope_of_all_it_says(drive: Drive) -> None:
 
 @pytest.mark.bad_input("data found: a message in two places")
 def test_the_second_copy_goes_and_another_message_is_buried(drive: Drive) -> None:
-    """Only where both still stand; the same spot is not a second one."""
+    """Only where both still stand; the same location is not a second one."""
     drive.redis.rpush(drive.keys.ready[0], own("a"))
     drive.redis.zadd(drive.keys.delayed, {own("a", receives=1): NOW, own("a", body="b"): NOW})
     ready = ("0", "", "", own("a"))
@@ -150,13 +150,13 @@ def test_the_second_copy_goes_and_another_message_is_buried(drive: Drive) -> Non
 def test_equal_items_of_a_list_are_two(drive: Drive) -> None:
     """One stays."""
     drive.redis.rpush(drive.keys.suspect, own("a"), own("a"))
-    spot = ("suspect", "", "", own("a"))
-    assert mend(drive, "repair_twice", *spot, *spot) == "copy"
-    assert mend(drive, "repair_twice", *spot, *spot) == ""
+    location = ("suspect", "", "", own("a"))
+    assert mend(drive, "repair_twice", *location, *location) == "copy"
+    assert mend(drive, "repair_twice", *location, *location) == ""
     assert drive.state("suspect") == {"suspect": [own("a")]}
 
 
-def test_a_spot_does_not_count_as_its_own_duplicate(drive: Drive) -> None:
+def test_a_location_does_not_count_as_its_own_duplicate(drive: Drive) -> None:
     """Nothing goes, nor where one of the two is not a message of ours."""
     drive.redis.zadd(drive.keys.delayed, {own("a"): NOW, "{}": NOW})
     drive.redis.hset(drive.keys.lease("L"), mapping={"1": own("b"), "2": own("b")})
@@ -164,8 +164,8 @@ def test_a_spot_does_not_count_as_its_own_duplicate(drive: Drive) -> None:
     before = drive.state()
     delayed, lease = ("delayed", "", "", own("a")), ("lease", 1, "1", own("b"))
     plain = ("delayed", "", "", "{}")
-    for spots in ((delayed, delayed), (lease, lease), (delayed, plain), (plain, delayed)):
-        words = [word for spot in spots for word in spot]
+    for locations in ((delayed, delayed), (lease, lease), (delayed, plain), (plain, delayed)):
+        words = [word for location in locations for word in location]
         assert mend(drive, "repair_twice", *words, lease="L") == ""
     assert drive.state() == before
     assert mend(drive, "repair_twice", *lease, "lease", 1, "2", own("b"), lease="L") == "copy"

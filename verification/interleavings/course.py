@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verification.interleavings.fixed import NOW, Call
-from verification.interleavings.view import Spot, View
+from verification.interleavings.view import Location, View
 
 __all__ = ["Counts", "Course", "Stand", "place_of", "say_stand"]
 
@@ -28,9 +28,9 @@ class Course:
     #: Counters that must have counted this much.
     counts: dict[str, int] = field(default_factory=dict)
 
-    def was(self, name: str) -> Spot:
+    def was(self, name: str) -> Location:
         """Where a message stood."""
-        return self.before.spots[name][0]
+        return self.before.locations[name][0]
 
     def may(self, name: str, *stands: Stand) -> None:
         """Say where a message may stand now."""
@@ -42,8 +42,8 @@ class Course:
 
     def stood(self, name: str) -> Stand:
         """Where a message stood, and its counts; None for one that was not there."""
-        spots = self.before.spots.get(name)
-        return (place_of(spots[0]), spots[0].counts) if spots else None
+        locations = self.before.locations.get(name)
+        return (place_of(locations[0]), locations[0].counts) if locations else None
 
     def over(self, name: str) -> bool:
         """Whether a message has expired, or was cancelled."""
@@ -56,9 +56,13 @@ class Course:
 
     def breach(self) -> str | None:
         """Compare what was said with what is."""
-        for name in sorted(self.before.spots.keys() | self.after.spots.keys() | self.stands.keys()):
-            spots = self.after.spots.get(name)
-            now: Stand = None if spots is None else (place_of(spots[0]), spots[0].counts)
+        for name in sorted(
+            self.before.locations.keys() | self.after.locations.keys() | self.stands.keys()
+        ):
+            locations = self.after.locations.get(name)
+            now: Stand = (
+                None if locations is None else (place_of(locations[0]), locations[0].counts)
+            )
             if now not in (said := self.standing(name)):
                 should = " or ".join(map(say_stand, said))
                 return f"{name} {say_stand(self.stood(name))} is now {say_stand(now)}, should be {should}"
@@ -68,8 +72,8 @@ class Course:
         return None
 
 
-def place_of(spot: Spot) -> str:
-    return f"{spot.place} {spot.at}" if spot.at else spot.place
+def place_of(location: Location) -> str:
+    return f"{location.place} {location.at}" if location.at else location.place
 
 
 def say_stand(stand: Stand) -> str:

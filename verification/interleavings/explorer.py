@@ -127,10 +127,10 @@ class Explorer:
             if not isinstance(outcome.result, str) or BURNED not in outcome.result:
                 continue
             whole = self._tried[trial.table, trial.call]
-            ends = view(trial.table).spots.keys() - view(whole.table).spots.keys()
-            left = view(outcome.written.table).spots.keys()
+            ends = view(trial.table).locations.keys() - view(whole.table).locations.keys()
+            left = view(outcome.written.table).locations.keys()
             problem = None
-            if lost := view(trial.table).spots.keys() - ends - left:
+            if lost := view(trial.table).locations.keys() - ends - left:
                 problem = f"{', '.join(sorted(lost))} is lost where write {trial.fuse} fails"
             elif any(last in outcome.result for last in _NEVER_RAISED):
                 problem = f"counters, journal and doorbell must not fail a call: {outcome.result}"
@@ -144,7 +144,7 @@ class Explorer:
     def _unmended(self, table: bytes) -> str | None:
         if table not in self._damage:
             mended, reported = self._bench.checked(table, repair=True)
-            gone = view(table).spots.keys() - view(mended).spots.keys()
+            gone = view(table).locations.keys() - view(mended).locations.keys()
             # How many of those in ready were counted is unknown: others push without counting.
             problem = doubled(view(mended)) or ("; ".join(reported) or None)
             self._damage[table] = f"{', '.join(sorted(gone))} gone" if gone else problem

@@ -73,7 +73,7 @@ def receive(course: Course) -> str | None:
     course.counts["received"] = len(held)
     waiting = [
         name
-        for name in before.spots
+        for name in before.locations
         if any(stand is not None and _takes(stand[0], suspects) for stand in course.standing(name))
         and not course.over(name)
     ]
@@ -81,12 +81,12 @@ def receive(course: Course) -> str | None:
         return f"{ids} were delivered while paused" if ids else None
     # One suspect is read at a time. In the place of one that is over nothing comes, and the answer says: ask again.
     asks_again = result.hint_ms == 0 and any(
-        course.over(name) and course.was(name).place == "suspect" for name in before.spots
+        course.over(name) and course.was(name).place == "suspect" for name in before.locations
     )
     if len(held) > count or (waiting and not held and not asks_again):
         return f"it delivered {ids} of {waiting}"
     for index, name in held.items():
-        if name not in before.spots:
+        if name not in before.locations:
             return f"{name} came from nowhere"
         said = course.standing(name)
         was = [stand for stand in said if stand is not None and _takes(stand[0], suspects)]
@@ -97,7 +97,7 @@ def receive(course: Course) -> str | None:
         if (index == "0") != (len(held) == 1):
             return f"{name} has index {index} of {len(held)}"
         course.may(name, *((f"lease:{lease} {index}", stand[1]) for stand in was))
-    for name in before.spots:
+    for name in before.locations:
         if course.over(name) and _takes(course.was(name).place, suspects) and name not in held:
             course.may(name, *course.standing(name), None)
     return None

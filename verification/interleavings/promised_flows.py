@@ -158,9 +158,9 @@ def _decide(course: Course, group: str, tally: Tally) -> None:
 
 def _wake(course: Course, run: str, signal_: str) -> None:
     state = course.before.runs.get(run, {})
-    spots = course.before.spots.get(run, [])
-    if state.get("@waits") == signal_ and spots and spots[0].place == "delayed":
-        course.may(run, ("ready", spots[0].counts))
+    locations = course.before.locations.get(run, [])
+    if state.get("@waits") == signal_ and locations and locations[0].place == "delayed":
+        course.may(run, ("ready", locations[0].counts))
 
 
 def _wrong_rest(course: Course, group: str, tally: Tally) -> str | None:
@@ -242,10 +242,10 @@ def _wrong_ends(course: Course) -> str | None:
         elif course.call[0] != "begin":
             return f"it has sent {entry['head']}"
     values = _values(course)
-    for name in sorted(course.before.spots.keys() | told.keys()):
+    for name in sorted(course.before.locations.keys() | told.keys()):
         if member_of(name) is None:
             continue
-        was, now = (queue.spots.get(name) for queue in (course.before, course.after))
+        was, now = (queue.locations.get(name) for queue in (course.before, course.after))
         words = told.get(name, [])
         if not _fits(was[0].place if was else "", now[0].place if now else "", words):
             return f"{name} was {_place(was)}, is {_place(now)}, and its group is told {words}"
@@ -265,8 +265,8 @@ def _fits(was: str, now: str, words: list[str]) -> bool:
     return not words
 
 
-def _place(spots: Any) -> str:
-    return spots[0].place if spots else "gone"
+def _place(locations: Any) -> str:
+    return locations[0].place if locations else "gone"
 
 
 def _values(course: Course) -> dict[str, str]:
@@ -298,7 +298,7 @@ def _changed_results(course: Course) -> str | None:
     for name in before.results.keys() | after.results.keys():
         if before.results.get(name) == after.results.get(name):
             continue
-        was, now = before.spots.get(name), after.spots.get(name)
+        was, now = before.locations.get(name), after.locations.get(name)
         if (was and not now) or (now and (now[0].place == "dead") != (_place(was) == "dead")):
             continue
         if course.call[0] not in ("store", "abandon"):
@@ -327,7 +327,7 @@ def astray(queue: View) -> str | None:
             return f"{group} is over: {tally.over}, and among those that are not: {not tally.over}"
         for member in map(str, range(tally.size)):
             name = f"{group}.{member}"
-            place = _place(queue.spots.get(name))
+            place = _place(queue.locations.get(name))
             if tally.over:
                 if "@rest" in join and place not in ("gone", "dead") and name not in cancelled:
                     return f"{group} is decided, and nothing cancels {name}, which is {place}"
@@ -337,7 +337,7 @@ def astray(queue: View) -> str | None:
                 return f"{group} waits for {name}, which is {place}"
     for name, state in queue.runs.items():
         waits_for = state.get("@waits")
-        if _place(queue.spots.get(name)) != "delayed" or waits_for is None:
+        if _place(queue.locations.get(name)) != "delayed" or waits_for is None:
             continue
         if waits_for in state:
             return f"{name} waits for {waits_for}, which was given"
@@ -345,7 +345,7 @@ def astray(queue: View) -> str | None:
         if group.startswith("g") and group not in queue.open_joins:
             return f"{name} waits for {group}, which has ended"
     for name in queue.open_runs:
-        if name not in queue.spots and name not in coming:
+        if name not in queue.locations and name not in coming:
             return f"the run {name} has no message"
     return None
 

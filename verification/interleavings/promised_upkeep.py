@@ -87,14 +87,14 @@ def claim(course: Course) -> str | None:
         if course.before.deadlines.get(lease) != deadline_ms:
             continue
         for index, name in course.before.leases[lease].items():
-            spot = course.was(name)
+            location = course.was(name)
             _take_back(course, name, alone=index == "0")
             said = course.stands[name]
             if name in held.values():
                 at = next(each for each, other in held.items() if other == name)
                 course.may(name, *((f"lease:{new} {at}", stand[1]) for stand in said if stand))
             else:
-                course.may(name, *said, (place_of(spot), spot.counts))
+                course.may(name, *said, (place_of(location), location.counts))
     return None
 
 

@@ -23,9 +23,9 @@ __all__ = ["breach", "doubled"]
 
 def doubled(queue: View) -> str | None:
     """A message that is in two places."""
-    for name, spots in queue.spots.items():
-        if len(spots) > 1:
-            return f"{name} is in {len(spots)} places: {', '.join(spot.place for spot in spots)}"
+    for name, locations in queue.locations.items():
+        if len(locations) > 1:
+            return f"{name} is in {len(locations)} places: {', '.join(location.place for location in locations)}"
     return None
 
 
@@ -33,12 +33,12 @@ def _miscounted(queue: View) -> str | None:
     if set(queue.leases) != set(queue.deadlines):
         return f"leases {sorted(queue.leases)} have the deadlines of {sorted(queue.deadlines)}"
     held = sum(map(len, queue.leases.values()))
-    stored = sum(spots[0].place != "dead" for spots in queue.spots.values())
+    stored = sum(locations[0].place != "dead" for locations in queue.locations.values())
     for counter, right in (("unacked", held), ("stored", stored)):
         if (counted := queue.stats.get(counter, 0)) != right:
             return f"the counter {counter} says {counted}, there are {right}"
     for key, (holder, until_ms) in queue.unique.items():
-        if until_ms > NOW and holder not in queue.spots:
+        if until_ms > NOW and holder not in queue.locations:
             return f"the unique key {key} is held by {holder}, which is gone"
     return None
 
@@ -72,7 +72,7 @@ def _silent(before: View, after: View, rung: int) -> str | None:
         return None
     for place, names in after.order.items():
         for name in names:
-            was = before.spots.get(name)
+            was = before.locations.get(name)
             if was is None or was[0].place != place:
                 return f"{name} has come to {place}, and no receiver is woken"
     return None

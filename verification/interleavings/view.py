@@ -9,10 +9,10 @@ from qworker.wire.envelope import Envelope
 from verification.interleavings.fixed import NOW
 from verification.interleavings.tables import LANE, NEVER_MS, held, numbers_of, pairs, rows_of
 
-__all__ = ["Spot", "View", "view"]
+__all__ = ["Location", "View", "view"]
 
 
-class Spot(NamedTuple):
+class Location(NamedTuple):
     """Where a message stands, and its counts. `at` is its index in a lease, else ''."""
 
     place: str
@@ -35,7 +35,7 @@ class View:
         rows = rows_of(table)
         self.table = table
         #: Each message at each place where it stands; one, if all is well.
-        self.spots: dict[str, list[Spot]] = {}
+        self.locations: dict[str, list[Location]] = {}
         self.order: dict[str, list[str]] = {}
         self.leases: dict[str, dict[str, str]] = {}
         self.expiries: dict[str, int] = {}
@@ -99,7 +99,7 @@ class View:
         envelope = Envelope.parse(item.encode())
         assert envelope is not None, item
         counts = (envelope.receives, envelope.nacks, envelope.timeouts, envelope.shared)
-        self.spots.setdefault(envelope.id, []).append(Spot(place, at, *counts))
+        self.locations.setdefault(envelope.id, []).append(Location(place, at, *counts))
         if "x" in envelope.flags:
             self.expiries[envelope.id] = int(envelope.flags["x"])
         if "u" in envelope.flags:

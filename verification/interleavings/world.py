@@ -104,7 +104,7 @@ class Tried:
             outcome.result,
             after.table,
             problem,
-            frozenset(after.spots.keys() - before.spots.keys()),
+            frozenset(after.locations.keys() - before.locations.keys()),
             frozenset(after.leases.keys() - before.leases.keys()),
         )
 
@@ -145,7 +145,7 @@ class World:
             outcome = next(bench.run([Trial(table, call)]))
             assert not isinstance(outcome.result, (str, Refused)), outcome.result
             table = outcome.written.table
-            stored |= view(table).spots.keys()
+            stored |= view(table).locations.keys()
         clients = Clients(tuple(actor.start for actor in self.actors), stored=tuple(sorted(stored)))
         return State.of(table, clients)
 

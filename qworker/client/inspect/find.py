@@ -12,7 +12,7 @@ from qworker.chunks import chunks
 from qworker.client.inspect.walk import ListWalk, SortedSetWalk
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
-from qworker.engine.message import ANYWHERE, MAX_PICKED, spot
+from qworker.engine.message import ANYWHERE, MAX_PICKED, location
 from qworker.wire.numbers import score_ms
 
 __all__ = ["Search", "WaitingMessage", "call_pages", "find_delayed", "id_of", "scored"]
@@ -23,11 +23,11 @@ _BYTES_PER_CALL: Final = 2**20
 
 
 class WaitingMessage(msgspec.Struct, frozen=True):
-    """A waiting message as stored, the `spot` where it was read, and the due time of a delayed one."""
+    """A waiting message as stored, the `location` where it was read, and the due time of a delayed one."""
 
     id: str
     item: bytes
-    spot: str = ANYWHERE
+    location: str = ANYWHERE
     due_ms: int | None = None
 
 
@@ -50,7 +50,7 @@ class Search:
         behind = walk.behind
         items = yield from walk.page()
         hits = [
-            WaitingMessage(message_id, item, spot(level, behind + at))
+            WaitingMessage(message_id, item, location(level, behind + at))
             for at, item in enumerate(items)
             if (message_id := self._wanted.pop(id_of(item), None)) is not None
         ]

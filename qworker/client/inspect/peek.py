@@ -106,21 +106,21 @@ def show(queue: QueueRef, message_id: str) -> Plan[Stored | None]:
 
 
 def find(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
-    """Find a message in one shard as `show` does, and the spot where it was read, for `hold` and `delete`.
+    """Find a message in one shard as `show` does, and the location where it was read, for `hold` and `delete`.
 
     A key of another type is passed over; its error is raised if the message is not found.
     """
     failed: QworkerError | None = None
     for look in (_find_ready, _find_delayed, _find_unacked, _find_dead):
         try:
-            found, spot = yield from look(queue, message_id)
+            found, location = yield from look(queue, message_id)
         except QworkerError as error:
             if not of_one_key(error):
                 raise
             failed = failed or error
         else:
             if found is not None:
-                return found, spot
+                return found, location
     if failed is not None:
         raise failed
     return None, ANYWHERE
@@ -180,7 +180,7 @@ def _find_ready(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, s
             search.skip()
         else:
             for hit in hits:
-                return queue.stored("ready", hit.item), hit.spot
+                return queue.stored("ready", hit.item), hit.location
     if failed is not None:
         raise failed
     return None, ANYWHERE
@@ -188,7 +188,7 @@ def _find_ready(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, s
 
 def _find_delayed(queue: QueueRef, message_id: str) -> Plan[tuple[Stored | None, str]]:
     for hit in (yield from find_delayed(queue, [message_id])):
-        return queue.stored("delayed", hit.item, hit.due_ms), hit.spot
+        return queue.stored("delayed", hit.item, hit.due_ms), hit.location
     return None, ANYWHERE
 
 

@@ -10,10 +10,10 @@ from qworker.client.calls import call_group
 from qworker.client.chain_search import (
     ChainEnd,
     ShardContents,
+    contents_of,
     has_letter,
-    look_at,
-    places_of,
-    spot_of,
+    locate_step,
+    shards_of,
 )
 from qworker.client.inspect.peek import show
 from qworker.client.inspect.stats import inspections
@@ -31,7 +31,7 @@ _BRIEFLY: Final = 100
 #: A message that moves may be missed by a search, so it is repeated.
 _WALKS: Final = 5
 #: Queues and shards in which the steps of a chain are searched for, and how many at a time: a reply may have 1 MiB.
-_PLACES: Final = 250
+_MAX_SHARDS: Final = 250
 _SIDE_BY_SIDE: Final = 16
 
 
@@ -93,20 +93,20 @@ def is_gone(
 
 def _is_over(end: ChainEnd, queues: Sequence[str]) -> Plan[bool]:
     """Say whether no step before the end of a chain is anywhere, also not as a dead letter, which can be redriven."""
-    places = yield from places_of(end, queues)
-    if len(places) > _PLACES:
+    shards = yield from shards_of(end, queues)
+    if len(shards) > _MAX_SHARDS:
         return False
     before: dict[str, ShardContents | None] | None = None
     for _ in range(_WALKS):
-        held = yield from look_at(places)
+        held = yield from contents_of(shards)
         states = [
             state for state in held.values() if state is not None and state.number <= _SEARCHED
         ]
-        if len(states) < len(places):
+        if len(states) < len(shards):
             return False
         if held == before:
             return True
-        walks = (_has_step(places[name], held[name], end) for name in places)
+        walks = (_has_step(shards[name], held[name], end) for name in shards)
         if any(found is not False for found in (yield from side_by_side(walks, _SIDE_BY_SIDE))):
             return False
         before = held
@@ -114,7 +114,7 @@ def _is_over(end: ChainEnd, queues: Sequence[str]) -> Plan[bool]:
 
 
 def _has_step(shard: QueueRef, held: ShardContents | None, end: ChainEnd) -> Plan[bool]:
-    if held is None or (held.holds and (yield from spot_of(shard, held, end)) is not None):
+    if held is None or (held.holds and (yield from locate_step(shard, held, end)) is not None):
         return True
     return bool(held.dead) and (yield from has_letter(shard, end))
 
