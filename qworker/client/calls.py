@@ -131,7 +131,7 @@ def calls(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[Call
     found = []
     for name in names:
         try:
-            group = yield from _look(queue, name.decode("utf-8", "replace"))
+            group = yield from _read_group(queue, name.decode("utf-8", "replace"))
         except QworkerError as error:
             if not of_one_key(error):
                 raise
@@ -144,7 +144,7 @@ def calls(queue: QueueRef, count: int = 100, *, skip: int = 0) -> Plan[list[Call
 @until_found
 def call_group(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
     """Return where a group of calls stands; None if it is unknown, or has ended and is forgotten."""
-    return (yield from _look(queue, check_message_id(group_id)))
+    return (yield from _read_group(queue, check_message_id(group_id)))
 
 
 @until_found
@@ -157,7 +157,7 @@ def abandon_calls(queue: QueueRef, group_id: str) -> Plan[bool | None]:
     return True if waited else None
 
 
-def _look(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
+def _read_group(queue: QueueRef, group_id: str) -> Plan[CallGroup | None]:
     words: list[bytes | None] = yield raw("HMGET", queue.keys.join(group_id), *_FIELDS, decode=list)
     size, policy, left, sent, dead, over, made, then, run = words
     calls = whole(size)

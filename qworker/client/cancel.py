@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from qworker.client.inspect.peek import find
-from qworker.client.inspect.results import look
+from qworker.client.inspect.results import outcome_of
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -86,7 +86,7 @@ def tombstone(queue: QueueRef, message_id: str) -> Command[int]:
 def _ended(queue: QueueRef, message_id: str) -> Plan[Cancellation | None]:
     """Tell by its result whether a message has ended; None if none is kept."""
     try:
-        outcome = yield from look(queue, message_id)
+        outcome = yield from outcome_of(queue, message_id)
     except ProtectionError:
         return Cancellation.ENDED  # with a result that we cannot read
     if outcome is None:

@@ -20,7 +20,7 @@ from qworker.client.chain_search import (
     shards_of,
 )
 from qworker.client.inspect.peek import find
-from qworker.client.inspect.results import look
+from qworker.client.inspect.results import outcome_of
 from qworker.client.message import Stored
 from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, side_by_side
@@ -49,7 +49,7 @@ def cancel_chain(end: ChainEnd, names: Sequence[str]) -> Plan[Cancellation | Non
     error of a server that could not be asked if the others do not have it.
     """
     with suppress(ProtectionError):  # of a result that is not for us
-        if (yield from look(end.queue, end.id)) is None:
+        if (yield from outcome_of(end.queue, end.id)) is None:
             return (yield from _search(end, names))
     return None
 

@@ -92,7 +92,7 @@ StepLocation = Stored | Gathered | OnItsWay
 
 
 class ShardContents(msgspec.Struct, frozen=True):
-    """What a shard holds, and its counters: those of two looks are equal if nothing moved between them."""
+    """What a shard holds, and its counters: those of two reads are equal if nothing moved between them."""
 
     messages: tuple[int, ...]
     dead: int

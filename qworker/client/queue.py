@@ -127,7 +127,7 @@ class QueueVerbs:
 
     ack = Verb(settling.ack)
     complete = Verb(completing.complete)
-    look = Verb(results.look)
+    outcome = Verb(results.outcome_of)
     nack = Verb(settling.nack)
     release = Verb(settling.release)
     bury = Verb(settling.bury)

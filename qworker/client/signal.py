@@ -109,14 +109,14 @@ def _give_unrecorded(
 
 def _went_back(queue: QueueRef) -> Plan[list[tuple[int, int, int]]]:
     """Count for each shard the messages that left a lease without an ack, became ready, or were redriven."""
-    looks = []
+    counted = []
     for seen in (yield from inspections(queue)):
         received, acked, unacked, promoted, redriven = (
             seen.stats.get(name, 0)
             for name in ("received", "acked", "unacked", "promoted", "redriven")
         )
-        looks.append((received - acked - unacked, promoted, redriven))
-    return looks
+        counted.append((received - acked - unacked, promoted, redriven))
+    return counted
 
 
 def _replace(queue: QueueRef, message_id: str, field: str, given: bytes) -> Plan[bytes | None]:

@@ -21,10 +21,10 @@ from qworker.wire.numbers import whole
 __all__ = [
     "LoopPosition",
     "Recalled",
-    "RunLook",
+    "RunInspection",
     "StepRecord",
+    "inspect_runs",
     "keep_position",
-    "look_at_runs",
     "recall_steps",
     "record_step",
     "signal_run",
@@ -225,7 +225,7 @@ def start_run(
     )
 
 
-class RunLook(msgspec.Struct, frozen=True):
+class RunInspection(msgspec.Struct, frozen=True):
     """Where a run stands at `now_ms`. `known`: it has a state; `ended`: which expires.
 
     `item` is its message while it is parked: since `since_ms`, until `due_ms`, for the signal `waits`.
@@ -241,15 +241,15 @@ class RunLook(msgspec.Struct, frozen=True):
     item: bytes
 
 
-def look_at_runs(
+def inspect_runs(
     keys: QueueKeys, message_ids: Sequence[str], *, now_ms: int | None = None
-) -> Command[list[RunLook]]:
+) -> Command[list[RunInspection]]:
     """Read where up to 100 runs stand; those for which the reply has no room are missing at its end."""
 
-    def decode(reply: Any) -> list[RunLook]:
-        _, now, *looks = accepted(reply, keys.queue)
+    def decode(reply: Any) -> list[RunInspection]:
+        _, now, *runs = accepted(reply, keys.queue)
         return [
-            RunLook(
+            RunInspection(
                 int(now),
                 ttl != -2,
                 ttl >= 0,
@@ -259,7 +259,7 @@ def look_at_runs(
                 whole(due),
                 item,
             )
-            for ttl, fields, since, waits, due, item in looks
+            for ttl, fields, since, waits, due, item in runs
         ]
 
     return Command(

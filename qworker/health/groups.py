@@ -69,15 +69,15 @@ def check_groups(
     from qworker.wire.keys import QueueKeys
 
     grouped = {name: queue.grouped for name, queue in queues.items() if queue.grouped}
-    places = [
+    shards = [
         (name, QueueKeys(access.namespace, shard))
         for name in heapq.nlargest(_QUEUES, grouped, key=grouped.__getitem__)
         for shard in access.queues.ref(name).shards.names(name)
     ]
     read: list[_Groups] = []
-    plans = [_look(name, keys) for name, keys in places]
+    plans = [_read_groups(name, keys) for name, keys in shards]
     answers = run_plans(access.client.execute_each, plans) if plans else ()
-    for (name, _), answer in zip(places, answers, strict=True):
+    for (name, _), answer in zip(shards, answers, strict=True):
         if isinstance(answer, BrokenQueueError):
             yield Finding(
                 f"groups.{name}",
@@ -103,7 +103,7 @@ def check_groups(
     yield from _slow(read)
 
 
-def _look(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
+def _read_groups(queue: str, keys: QueueKeys) -> Generator[Command[Any], Any, _Groups]:
     from qworker.client.manage.limits import Limit
     from qworker.engine import groups as commands
     from qworker.engine.raw import raw

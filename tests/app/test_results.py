@@ -667,7 +667,7 @@ def test_a_bare_client_acks_with_a_result(app: QWorker) -> None:
         [message] = await aqueue.receive(1)
         await aqueue.complete(message, 12)
         assert await handle == 12
-        outcome = await aqueue.look(handle.id)
+        outcome = await aqueue.outcome(handle.id)
         assert outcome is not None
         assert outcome.state == "ok"
         await app.aclose()

@@ -120,7 +120,7 @@ def test_a_handle_from_an_id_soon_tells_that_a_result_has_expired(
     monkeypatch.setattr(wait, "is_gone", noted)
     monkeypatch.setattr(wait, "_SEARCH_S", 3600.0)
     monkeypatch.setattr(wait, "_BRIEF_S", 0.01)
-    monkeypatch.setattr(wait, "_FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr(wait, "_FIRST_READ_S", 0.01)
     one, _ = tasks(app)
     sent = one.start(1)
     drain(app)

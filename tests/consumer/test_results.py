@@ -68,7 +68,7 @@ def test_a_completion_whose_reply_was_lost_counts_once(store_url: str, namespace
         queue.complete(message, 7, keep="1h")
         assert proxy.replies_cut == 1
         assert queue.inspect().stats["acked"] == 1
-        outcome = queue.look(message.id)
+        outcome = queue.outcome(message.id)
         assert outcome is not None
         assert outcome.value == b"7"
         client.close()
@@ -208,7 +208,7 @@ def test_a_full_server_refuses_large_results_alone(namespace: str) -> None:
         assert queue.ack(plain) == [plain]
         with pytest.raises(OutOfMemoryError):
             queue.complete(large, "x" * 10_000, keep="1h")
-        assert queue.look(large.id) is None
+        assert queue.outcome(large.id) is None
         assert queue.inspect().unacked == 1
         client.ask("CONFIG", "SET", "maxmemory", "0")
         queue.complete(large, "x" * 10_000, keep="1h")
@@ -240,7 +240,7 @@ def make(size: int) -> str:
         until(lambda: len(lab.notes("made")) == 3)
         begun = time.monotonic()
         until(lambda: time.monotonic() - begun > 5)
-        assert app.queue("default").look(handles[100_000].id) is None
+        assert app.queue("default").outcome(handles[100_000].id) is None
         app.client.ask("CONFIG", "SET", "maxmemory", "0")
         assert len(handles[100_000].result("1m")) == 100_000
     assert sorted(lab.noted("made")) == [[10], [20], [100_000]]

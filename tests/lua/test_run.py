@@ -16,8 +16,8 @@ from qworker.engine.run import (
     LoopPosition,
     Recalled,
     StepRecord,
+    inspect_runs,
     keep_position,
-    look_at_runs,
     recall_steps,
     record_step,
     signal_run,
@@ -359,7 +359,7 @@ def test_a_look_tells_what_a_run_waits_for(engine_drive: Drive) -> None:
     outcomes.ack_with(4, [result_effect(b"ok\n1", KEEP_MS)])
     recorded(drive, message_id="d", index="4")
     drive.settle(outcomes)
-    found = drive.run(look_at_runs(drive.keys, "abcd", now_ms=NOW + 7))
+    found = drive.run(inspect_runs(drive.keys, "abcd", now_ms=NOW + 7))
     assert [seen.known for seen in found] == [True, True, False, True]
     assert [seen.ended for seen in found] == [False, False, False, True]
     assert (found[0].now_ms, found[0].since_ms, found[0].due_ms) == (NOW + 7, NOW, NOW + 1000)
@@ -371,7 +371,7 @@ def test_a_look_tells_what_a_run_waits_for(engine_drive: Drive) -> None:
     drive.run(enqueue(drive.keys, [item], now_ms=NOW + 400))
     drive.receive("M", at=NOW + 400)
     parked(drive, "~wait:go", "!go", at=NOW + 500, lease="M")
-    [again] = drive.run(look_at_runs(drive.keys, "a", now_ms=NOW + 600))
+    [again] = drive.run(inspect_runs(drive.keys, "a", now_ms=NOW + 600))
     assert (again.since_ms, again.due_ms) == (NOW, NOW + 1000)
 
 
@@ -387,10 +387,10 @@ def test_a_run_that_sleeps_is_found_among_others_due_in_the_same_millisecond(dri
         for index in range(len(some)):
             outcomes.park(index + 1 if len(some) > 1 else 0, 1000, "~sleep", "")
         drive.settle(outcomes)
-    looks = drive.run(look_at_runs(drive.keys, names[:100], now_ms=NOW + 7))
-    assert [seen.item.split()[1].decode() for seen in looks] == names[:100]
-    assert {seen.due_ms for seen in looks} == {NOW + 1000}
-    [beyond] = drive.run(look_at_runs(drive.keys, names[100:], now_ms=NOW + 7))
+    read = drive.run(inspect_runs(drive.keys, names[:100], now_ms=NOW + 7))
+    assert [seen.item.split()[1].decode() for seen in read] == names[:100]
+    assert {seen.due_ms for seen in read} == {NOW + 1000}
+    [beyond] = drive.run(inspect_runs(drive.keys, names[100:], now_ms=NOW + 7))
     assert beyond.item == b""
 
 

@@ -169,7 +169,7 @@ def _fill(shop: Shop, tasks: dict[str, Any], *, ordinary: bool) -> dict[str, str
     emails, orders, reports = (shop.queue(name) for name in ("emails", "orders", "reports"))
     until(lambda: emails.inspect().dead == 10)
     until(lambda: sorted(run.state for run in orders.runs()) == ["dead", "waiting", "waiting"])
-    until(lambda: shop.queue("payments").look(charged) is not None)
+    until(lambda: shop.queue("payments").outcome(charged) is not None)
     until(lambda: reports.call_group(merged).state == "blocked")
     until(lambda: shop.queue("images").inspect().unacked == 3)
     [step] = until(lambda: reports.peek(1, state="delayed"))

@@ -27,7 +27,7 @@ from tests.web.test_pages import HOSTILE
 
 #: Every field that a page or an action reads, and some that none does.
 FIELDS = (
-    "q", "sort", "page", "live", "did", "state", "id", "task", "text", "cursor", "look_at", "journal", "error",
+    "q", "sort", "page", "live", "did", "state", "id", "task", "text", "cursor", "depth", "journal", "error",
     "error_class", "reason", "fingerprint", "newer_than", "older_than", "after", "rate", "entry", "name", "queue",
     "workflow", "stacks", "how", "direction", "job", "at_ms", "shown", "processes", "value", "body",
     "redrive", "before", "concurrency", "burst", "weight", "max_waiting", "seen", "embed", "token", "v",

@@ -159,7 +159,7 @@ def test_twelve_new_ones_are_found_among_thousands(browser: Browser, shop: Shop)
     assert shown.index("ValueError: new") < shown.index("OSError: disk full")
     assert "12 found" in text_of(browser, f"{PAGE}?newer_than=1h")
     assert "among" not in text_of(browser, f"{PAGE}?newer_than=1h")
-    deeper = re.search(r'href="([^"]+look_at=50000[^"]*)"', page)
+    deeper = re.search(r'href="([^"]+depth=50000[^"]*)"', page)
     assert deeper is not None
     assert "5,612 found" in text_of(browser, deeper[1])
     older = re.search(r'href="([^"]+)" rel="next"', browser.get(f"{PAGE}?error=disk").text)

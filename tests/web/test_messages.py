@@ -66,7 +66,7 @@ def test_messages_are_found_by_state_id_task_and_body(
     assert listed(browser, "task=REPO") == [spread["ready"]]
     assert listed(browser, f"task=report&id={spread['held']}") == []
     assert "0 found among 5 messages searched" in text_of(browser, f"{PAGE}?text=nothing")
-    for nonsense in ("state=__class__", "look_at=x", "state="):
+    for nonsense in ("state=__class__", "depth=x", "state="):
         assert len(listed(browser, nonsense)) == 5
     assert browser.get(f"{PAGE}?cursor=x").status_code == 400
     assert browser.get("/queues/nothing/messages").status_code == 404
@@ -84,7 +84,7 @@ def test_a_search_looks_at_a_bounded_number_and_goes_further_if_asked(
     assert listed(browser, f"id={newest}") == [newest]
     page = browser.get(f"{PAGE}?id={oldest}")
     assert "0 found among 5,000 messages searched; the queue has 6,000" in Document(page.text).text
-    further = re.search(r'href="([^"]+look_at=50000)"', page.text)
+    further = re.search(r'href="([^"]+depth=50000)"', page.text)
     assert further is not None
     assert oldest in text_of(browser, further[1].replace("&amp;", "&"))
     first = browser.get(PAGE).text

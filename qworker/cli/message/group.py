@@ -111,7 +111,7 @@ def cancel(
     """
     from qworker.cli.framework.confirm import confirm
 
-    found = _look(session, message_id, queue)
+    found = _search(session, message_id, queue)
     if found is None and (ahead := _ahead(session, message_id, queue)) is not None:
         return _cancel_before(ahead, message_id, dry_run=dry_run, yes=yes)
     opened, message = found or _find(session, message_id, queue)
@@ -184,7 +184,7 @@ def _cancel_before(opened: Queue, message_id: str, *, dry_run: bool, yes: bool) 
     return Output({**document, "cancelled": not dry_run, "stopped": False}, text)
 
 
-def _look(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored] | None:
+def _search(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored] | None:
     from qworker.client.inspect.peek import delivered
     from qworker.client.message import Receipt
 
@@ -206,11 +206,13 @@ def _look(session: Session, message_id: str, queue: str | None) -> tuple[Queue, 
 
 
 def _find(session: Session, message_id: str, queue: str | None) -> tuple[Queue, Stored]:
-    found = _look(session, message_id, queue)
+    found = _search(session, message_id, queue)
     if found is not None:
         return found
     receipt = ":" in message_id
-    ended = None if receipt else session.queues.find(queue, lambda opened: opened.look(message_id))
+    ended = (
+        None if receipt else session.queues.find(queue, lambda opened: opened.outcome(message_id))
+    )
     if ended is not None:
         name = ended[0].name
         raise click.ClickException(

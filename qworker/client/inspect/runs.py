@@ -12,14 +12,14 @@ from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.inspect.peek import lease
-from qworker.client.inspect.results import look
+from qworker.client.inspect.results import outcome_of
 from qworker.client.message import Stored
 from qworker.client.per_shard import everywhere, until_found
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.message import NEVER_MS
 from qworker.engine.raw import raw
-from qworker.engine.run import RunLook, look_at_runs
+from qworker.engine.run import RunInspection, inspect_runs
 from qworker.errors import ProtectionError
 from qworker.wire.memo import memo_items, memo_lasted_ms, memo_ms, read_memo
 from qworker.wire.names import check_message_id
@@ -145,7 +145,7 @@ def run_status(queue: QueueRef, message_id: str) -> Plan[RunStatus | None]:
     if status.message is not None:
         return None  # no run
     try:
-        outcome = yield from look(queue, message_id)
+        outcome = yield from outcome_of(queue, message_id)
     except ProtectionError:
         return None
     return None if outcome is None else _ended(queue, message_id, outcome.state, status.now_ms)
@@ -180,21 +180,21 @@ def _step(queue: QueueRef, message_id: str, name: str, stored: bytes) -> RunStep
 
 def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Plan[list[RunStatus]]:
     """Return where runs stand, also of those without a state; without `search` many are `ACTIVE`."""
-    looks: list[RunLook] = []
-    while len(looks) < len(ids):
-        page: list[RunLook] = yield look_at_runs(
-            queue.keys, ids[len(looks) : len(looks) + _PER_CALL]
+    read: list[RunInspection] = []
+    while len(read) < len(ids):
+        page: list[RunInspection] = yield inspect_runs(
+            queue.keys, ids[len(read) : len(read) + _PER_CALL]
         )
-        looks += page
+        read += page
     elsewhere = [
-        run_id for run_id, seen in zip(ids, looks, strict=True) if not seen.item and not seen.ended
+        run_id for run_id, seen in zip(ids, read, strict=True) if not seen.item and not seen.ended
     ]
     found: dict[str, Stored] = {}
     for _ in range(_WALKS if search else 0):
         missing = [run_id for run_id in elsewhere if run_id not in found]
         found |= yield from _find(queue, missing)
     statuses = []
-    for run_id, seen in zip(ids, looks, strict=True):
+    for run_id, seen in zip(ids, read, strict=True):
         if seen.ended:
             outcome = yield from _outcome(queue, run_id)
             statuses.append(_ended(queue, run_id, outcome, seen.now_ms, seen.fields))
@@ -206,7 +206,7 @@ def statuses(queue: QueueRef, ids: Sequence[str], *, search: bool = True) -> Pla
 
 
 def _live(
-    queue: QueueRef, run_id: str, seen: RunLook, message: Stored | None, unfound: str
+    queue: QueueRef, run_id: str, seen: RunInspection, message: Stored | None, unfound: str
 ) -> RunStatus:
     state, due_ms = unfound, None
     if seen.item:
@@ -233,7 +233,7 @@ def _live(
 
 def _outcome(queue: QueueRef, run_id: str) -> Plan[str]:
     try:
-        outcome = yield from look(queue, run_id)
+        outcome = yield from outcome_of(queue, run_id)
     except ProtectionError:
         return "ended"  # we cannot read its result
     return "ended" if outcome is None or outcome.state == "dead" else outcome.state

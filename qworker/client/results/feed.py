@@ -7,11 +7,11 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.client.inspect.results import look, result_channels
+from qworker.client.inspect.results import outcome_of, result_channels
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.results.searching import Searches, is_gone
-from qworker.client.results.wait import Awaited, look_s
+from qworker.client.results.wait import Awaited, attempt_s
 from qworker.engine.raw import raw
 from qworker.errors import ProtectionError, ResultTimeoutError
 from qworker.wire.feed import FeedEntry, read_entry
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["aread_feed", "read_feed"]
 
 _PAGE: Final = 100
-#: Seconds between looks without a hint.
-_LOOK_S: Final = 2.0
+#: Seconds between reads without a hint.
+_READ_S: Final = 2.0
 #: Seconds until the message is searched for, which costs more.
 _SEARCH_S: Final = 5.0
 
@@ -39,7 +39,7 @@ def read_feed(
     reading = _Reading(queue.ref, awaited, after, seconds)
     with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
-            entries = queue.client.run(reading.page(), give_up_s=look_s(queue, reading.end))
+            entries = queue.client.run(reading.page(), give_up_s=attempt_s(queue, reading.end))
             yield from entries
             if not entries and (pause_s := reading.pause()):
                 watch.wait(pause_s)
@@ -53,7 +53,7 @@ async def aread_feed(
     async with queue.client.listener.watch(reading.channels) as watch:
         while not reading.over:
             page = reading.page()
-            entries = await queue.client.run(page, give_up_s=look_s(queue, reading.end))
+            entries = await queue.client.run(page, give_up_s=attempt_s(queue, reading.end))
             for entry in entries:
                 yield entry
             if not entries and (pause_s := reading.pause()):
@@ -85,7 +85,7 @@ class _Reading:
         self.channels = [*feeds, *result_channels(queue, self._id)]
 
     def page(self) -> Plan[list[FeedEntry]]:
-        """Read the next entries; without any, look whether the message has ended."""
+        """Read the next entries; without any, check whether the message has ended."""
         entries: list[FeedEntry] = []
         names = self._queue.namespace, self._queue.keys.name, self._id
         low = f"({self._after}" if self._after else "-"
@@ -111,11 +111,11 @@ class _Reading:
         if self.over or self._ended:
             return 0.0  # entries that were appended before the end can be read
         if self._seconds is None:
-            return _LOOK_S
+            return _READ_S
         left_s = self.end - time.monotonic()
         if left_s <= 0:
             raise ResultTimeoutError(self._queue.keys.name, self._id, self._seconds)
-        return min(left_s, _LOOK_S)
+        return min(left_s, _READ_S)
 
 
 def _position(entry: FeedEntry) -> tuple[int, int]:
@@ -125,6 +125,6 @@ def _position(entry: FeedEntry) -> tuple[int, int]:
 
 def _has_ended(queue: QueueRef, message_id: str) -> Plan[bool]:
     try:
-        return (yield from look(queue, message_id)) is not None
+        return (yield from outcome_of(queue, message_id)) is not None
     except ProtectionError:
         return True  # with a result that we cannot read

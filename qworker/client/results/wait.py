@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from qworker.client.inspect.results import look, result_channels
+from qworker.client.inspect.results import outcome_of, result_channels
 from qworker.client.results.searching import Searches, is_gone
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from qworker.client.queue_ref import QueueRef
     from qworker.wire.result import Outcome
 
-__all__ = ["Awaited", "Gone", "await_result", "look_s", "searches", "wait_for_result"]
+__all__ = ["Awaited", "Gone", "attempt_s", "await_result", "searches", "wait_for_result"]
 
-#: Seconds between looks without a hint: the first one, and the longest.
-_FIRST_LOOK_S: Final = 0.5
-_LOOK_S: Final = 5.0
-#: Seconds that a server has to answer the last look: a wait takes no longer beyond its timeout.
+#: Seconds between reads of the result without a hint: the first one, and the longest.
+_FIRST_READ_S: Final = 0.5
+_READ_S: Final = 5.0
+#: Seconds that a server has to answer the last read: a wait takes no longer beyond its timeout.
 _ANSWER_S: Final = 1.0
 #: Seconds until the message is searched for: most waits are over by then.
 _SEARCH_S: Final = 30.0
@@ -62,20 +62,20 @@ def wait_for_result(
     end, ref = _end_of(seconds), queue.ref
 
     def read(plan: Plan[Outcome | Gone | None]) -> Outcome | Gone | None:
-        return queue.client.run(plan, give_up_s=look_s(queue, end))
+        return queue.client.run(plan, give_up_s=attempt_s(queue, end))
 
-    found = read(look(ref, awaited.message_id))
+    found = read(outcome_of(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_LOOK_S
+    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_READ_S
     with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
             if (search := searching.due()) is not None:
                 found = read(search)
                 continue
             watch.wait(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, _LOOK_S)
-            found = read(look(ref, awaited.message_id, merged=False))
+            pause_s = min(2 * pause_s, _READ_S)
+            found = read(outcome_of(ref, awaited.message_id, merged=False))
     return read(searching.search()) if found is None else found
 
 
@@ -86,25 +86,25 @@ async def await_result(
     end, ref = _end_of(seconds), queue.ref
 
     async def read(plan: Plan[Outcome | Gone | None]) -> Outcome | Gone | None:
-        return await queue.client.run(plan, give_up_s=look_s(queue, end))
+        return await queue.client.run(plan, give_up_s=attempt_s(queue, end))
 
-    found = await read(look(ref, awaited.message_id))
+    found = await read(outcome_of(ref, awaited.message_id))
     if found is not None or seconds == 0:
         return found
-    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_LOOK_S
+    searching, pause_s = _Searching(ref, awaited, shared), _FIRST_READ_S
     async with queue.client.listener.watch(result_channels(ref, awaited.message_id)) as watch:
         while found is None and (left_s := end - time.monotonic()) > 0:
             if (search := searching.due()) is not None:
                 found = await read(search)
                 continue
             await watch.wait(min(pause_s, left_s))
-            pause_s = min(2 * pause_s, _LOOK_S)
-            found = await read(look(ref, awaited.message_id, merged=False))
+            pause_s = min(2 * pause_s, _READ_S)
+            found = await read(outcome_of(ref, awaited.message_id, merged=False))
     return await read(searching.search()) if found is None else found
 
 
-def look_s(queue: Queue | AsyncQueue, end: float) -> float:
-    """Return for how many seconds a look is tried, in a wait that ends at `end` by the monotonic clock."""
+def attempt_s(queue: Queue | AsyncQueue, end: float) -> float:
+    """Return for how many seconds a read is tried, in a wait that ends at `end` by the monotonic clock."""
     return min(queue.give_up_s, max(0.0, end - time.monotonic()) + _ANSWER_S)
 
 
@@ -133,7 +133,7 @@ class _Searching:
         queue, message_id = self._queue, self._awaited.message_id
         if not (yield from is_gone(queue, message_id, self._awaited.queues, brief=brief)):
             return None
-        if (found := (yield from look(queue, message_id))) is not None:
+        if (found := (yield from outcome_of(queue, message_id))) is not None:
             return found
         if self._shared is not None:
             self._shared.found_gone()

@@ -181,7 +181,7 @@ class Broker:
             fetcher.begin_wait(idle=idle, most=most)
         elif idle and burst.may_end():
             self.stop("burst")
-        elif idle and burst.is_to_look():
+        elif idle and burst.is_to_check():
             # Messages that have ended since the last look may be ready again, and others behind them: a retry without
             # delay, the next step of a chain.
             fetcher.recheck()

@@ -101,7 +101,7 @@ def dead(request: PageRequest) -> Page:
         return Page("dead.html", "", shows, (name,))
     wanted = filter_of(request.query)
     after = EntryId.parse(request.query["after"], "after") if request.query.get("after") else None
-    most = request.number("look_at", lowest=_READ, highest=_READ_MOST)
+    most = request.number("depth", lowest=_READ, highest=_READ_MOST)
     ref = request.namespace.queues.ref(name)
     found = request.namespace.client.run(newest(ref, wanted, most_read=most, after=after))
     groups = group_by_error(found.found)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from qworker.client.inspect.life import Life, life
 from qworker.client.inspect.pages import END
 from qworker.client.inspect.peek import Inspection, inspect
-from qworker.client.inspect.results import look as look_at_result
+from qworker.client.inspect.results import outcome_of
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
 from qworker.errors import ProtectionError
@@ -71,7 +71,7 @@ def message(request: PageRequest) -> Page:
             "message": stored,
             "searched": searched,
             "searched_all": searched.cursor == END,
-            "looks_further": min(_READ_MOST, 10 * max(searched.read, _READ)),
+            "deeper": min(_READ_MOST, 10 * max(searched.read, _READ)),
             "task": task,
             "runs": [
                 run
@@ -181,7 +181,7 @@ def _confirm(request: PageRequest, verb: str, sentence: str) -> Page:
 def _search_one(request: PageRequest, ref: QueueRef, message_id: str) -> Searched:
     """Search a message, first where a link says that it is."""
     client = request.namespace.client
-    most = request.number("look_at", lowest=4 * _READ, highest=_READ_MOST)
+    most = request.number("depth", lowest=4 * _READ, highest=_READ_MOST)
     state = request.query.get("state", "")
 
     def is_it(one: Stored) -> bool:
@@ -204,7 +204,7 @@ def _outcome(request: PageRequest, ref: QueueRef, message_id: str) -> tuple[Outc
     if len(message_id) > 64:
         return None, ""
     try:
-        return request.namespace.client.run(look_at_result(ref, message_id)), ""
+        return request.namespace.client.run(outcome_of(ref, message_id)), ""
     except ProtectionError as error:
         return None, error.problem
 

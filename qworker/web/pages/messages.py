@@ -48,7 +48,7 @@ def messages(request: PageRequest) -> Page:
         field: request.query.get(field, "").strip() for field in ("state", "id", "task", "text")
     }
     states = [wanted["state"]] if wanted["state"] in STATES else []
-    most = request.number("look_at", lowest=_READ, highest=_READ_MOST)
+    most = request.number("depth", lowest=_READ, highest=_READ_MOST)
     filtered = any(wanted[field] for field in ("id", "task", "text"))
     found = request.namespace.client.run(
         search(

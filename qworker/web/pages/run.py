@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from qworker.client.inspect.peek import inspect
-from qworker.client.inspect.results import look as look_at_result
+from qworker.client.inspect.results import outcome_of
 from qworker.client.inspect.runs import ACTIVE, RunStatus, RunStep, is_gather, run_steps, statuses
 from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
@@ -118,7 +118,7 @@ def _find(request: PageRequest) -> RunStatus | None:
 def _dead_by_result(request: PageRequest, ref: QueueRef, status: RunStatus) -> RunStatus:
     """Return `status`, dead if its result says so: that is kept for a day, or as long as the workflow's results."""
     try:
-        outcome = request.namespace.client.run(look_at_result(ref, status.id))
+        outcome = request.namespace.client.run(outcome_of(ref, status.id))
     except ProtectionError:
         return status
     is_dead = outcome is not None and outcome.state == "dead"
@@ -134,7 +134,7 @@ def _result(request: PageRequest, ref: QueueRef, status: RunStatus) -> tuple[Bod
     if not status.ended:
         return None, ""
     try:
-        outcome = request.namespace.client.run(look_at_result(ref, status.id))
+        outcome = request.namespace.client.run(outcome_of(ref, status.id))
     except ProtectionError as error:
         return Body("", error.problem), ""
     if outcome is None:

@@ -38,10 +38,10 @@ def test_a_single_child_ends_after_its_second_look_and_what_is_on_its_way() -> N
     board, on_its_way = Board.create(1), [True]
     end = BurstEnd(board, lambda: not on_its_way)
     assert not (end.may_end())
-    assert not (end.is_to_look())
+    assert not (end.is_to_check())
     on_its_way.clear()
     assert not end.may_end()
-    assert end.is_to_look()
+    assert end.is_to_check()
     end.asks()
     assert end.may_end()
     end.works()
@@ -54,14 +54,14 @@ def test_a_child_with_peers_says_that_it_has_nothing_and_looks_again() -> None:
     board = Board.create(1)
     board.peers = 2
     end = BurstEnd(board, lambda: True)
-    assert end.is_to_look()
+    assert end.is_to_check()
     assert board.quiet == 0
     assert not end.may_end()
     assert board.quiet == 1
-    assert not end.is_to_look()
+    assert not end.is_to_check()
     end.works()
     assert board.quiet == 2
-    assert end.is_to_look()
+    assert end.is_to_check()
     assert not end.may_end()
     assert board.quiet == 3
     board.over = 1
