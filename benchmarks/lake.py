@@ -26,11 +26,11 @@ import psutil
 
 from benchmarks.rounds import environment
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all, audit_increment
 from qworker.pipeline.jobs.compact import compact
 from qworker.pipeline.jobs.files import EventFile, write_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import ends_of, read_events, sizes_of
+from qworker.pipeline.jobs.run_audit import audit_all, audit_increment
 from qworker.pipeline.report import Scope, make_document, report_increment
 from qworker.pipeline.session import open_session
 from qworker.pipeline.source.schemas import arrow_of

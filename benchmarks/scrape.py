@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, at_most, measured
 from benchmarks.prober import probing
 from benchmarks.rounds import interleave
 from benchmarks.stand import NAMESPACE, PAD, Background, Plan, Stand, wait_until
-from qworker.daemon.gauges import OTHER
+from qworker.daemon.queue_metrics import OTHER
 from qworker.wire.keys import QueueKeys
 
 __all__ = ["scrape"]

@@ -20,8 +20,8 @@ from qworker.consumer.board.counters import OUTCOMES
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor.metrics import ChildrenCollector
 from qworker.consumer.supervisor.supervisor import Supervisor
-from qworker.daemon.gauges import QueueCollector
-from qworker.daemon.metrics import ReaperMetrics
+from qworker.daemon.queue_metrics import QueueCollector
+from qworker.daemon.reaper_metrics import ReaperMetrics
 from qworker.engine.scripts import SCRIPT_NAMES
 from qworker.pipeline.options import SparkOptions, camel
 from qworker.pipeline.source import schemas

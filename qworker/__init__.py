@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from qworker.app.runs.run import Run
     from qworker.app.runs.sync_run import SyncRun
     from qworker.app.schedule import cron, every
-    from qworker.client.cancel import Cancellation
+    from qworker.client.cancel_message import Cancellation
     from qworker.client.message import Message
     from qworker.engine.options import QueueAttributes, SendOptions
     from qworker.wire.feed import FeedEntry

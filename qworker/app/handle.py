@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from qworker.client.cancel import Cancellation
+from qworker.client.cancel_message import Cancellation
 from qworker.client.results.feed import aread_feed, read_feed
 from qworker.client.results.wait import Awaited, Gone, await_result, wait_for_result
 from qworker.durations import Duration, duration_ms

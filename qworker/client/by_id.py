@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from qworker.client.cancel import leave_tombstone
+from qworker.client.cancel_message import leave_tombstone
 from qworker.client.dead.verbs import find_dead
 from qworker.client.inspect.find import Search, WaitingMessage, call_pages, find_delayed
 from qworker.client.inspect.peek import find, show

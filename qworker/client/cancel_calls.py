@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from qworker.client.cancel import Cancellation
-from qworker.client.cancel_messages import cancel_messages
+from qworker.client.cancel_by_prefix import cancel_messages
+from qworker.client.cancel_message import Cancellation
 from qworker.client.inspect.walk import SortedSetWalk
 from qworker.client.plan import Plan, all_together, side_by_side
 from qworker.client.queue_ref import QueueRef

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Final
 
 from qworker.client.by_id import delete_waiting
-from qworker.client.cancel import Cancellation, leave_tombstone
 from qworker.client.cancel_calls import cancel_open_group
+from qworker.client.cancel_message import Cancellation, leave_tombstone
 from qworker.client.chain_search import (
     ChainEnd,
     Gathered,

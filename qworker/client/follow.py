@@ -1,4 +1,4 @@
-"""What follows a call when it ends: the message of the next step, or the members of a group of calls."""
+"""What an ack sends when a call has ended: the message of the next step, or the members of a group of calls."""
 
 from __future__ import annotations
 

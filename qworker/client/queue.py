@@ -11,15 +11,16 @@ from functools import cached_property, update_wrapper
 from inspect import Parameter, Signature, signature
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from qworker.client import by_id, cancelling, relay
+from qworker.client import by_id, relay
 from qworker.client import calls as call_groups
+from qworker.client import cancel as cancelling
 from qworker.client import cancel_calls as cancelling_calls
 from qworker.client import complete as completing
 from qworker.client import extend as extending
 from qworker.client import send as sending
 from qworker.client import settle as settling
 from qworker.client import signal as signalling
-from qworker.client import start as starting
+from qworker.client import start_run as starting
 from qworker.client.dead import edit as editing
 from qworker.client.dead import verbs as dead_letters
 from qworker.client.execute.aio import AsyncClient

@@ -1,6 +1,6 @@
-"""What follows a call: the steps of its chain, and the group of calls that it is a member of.
+"""The steps after a call as its body carries them: those of its chain, and the group that it is a member of.
 
-It travels in the body of each message (`then`), signed and encrypted as any other. A group of calls begins with its
+They travel in the body of each message (`then`), signed and encrypted as any other. A group of calls begins with its
 spec, see `lua/calls/join.lua`; a member ends with a step that only names the group, which older workers refuse to read:
 they bury the member instead of losing its end.
 """

@@ -1,4 +1,4 @@
-"""What a server would lose in a crash, by its settings and state.
+"""Weaknesses of a server, by its settings and state: each says what it may cost, and what to set instead.
 
 `python -m benchmarks crash` measures it: a killed server with snapshots alone has lost every send since the last one,
 one with `appendfsync everysec` none (a crash of the host may take the last second).

@@ -18,6 +18,7 @@ import structlog
 from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.recurring import RecurringCalls
 from qworker.client.execute.sync import Client
+from qworker.daemon.balancing import Sharing
 from qworker.daemon.journal_shedding import JournalShedding
 from qworker.daemon.memory import MemoryUse
 from qworker.daemon.moving import Moving
@@ -28,7 +29,6 @@ from qworker.daemon.registry import Registry
 from qworker.daemon.relaying import Relaying
 from qworker.daemon.scheduler import Scheduler
 from qworker.daemon.shard_upkeep import ShardUpkeep
-from qworker.daemon.sharing import Sharing
 from qworker.daemon.silent_workers import SilentWorkers
 from qworker.daemon.sweeping import MAX_TICK_MS, Sweeping
 from qworker.daemon.tick import Tick

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 
 from qworker.client.execute.sync import Client
 from qworker.daemon.durability import Durability, Grade, inspect_server
-from qworker.daemon.gauges import MAX_QUEUES, QueueCollector
 from qworker.daemon.loop import ReaperLoop
 from qworker.daemon.memory import NEARLY_FULL
-from qworker.daemon.metrics import ReaperMetrics
 from qworker.daemon.options import DaemonOptions, check_tick
 from qworker.daemon.preloading import Preloader
+from qworker.daemon.queue_metrics import MAX_QUEUES, QueueCollector
 from qworker.daemon.reaper import Reaper
+from qworker.daemon.reaper_metrics import ReaperMetrics
 from qworker.daemon.tick import Tick
 from qworker.engine.inspect import inspect
 from qworker.engine.options import QueueAttributes

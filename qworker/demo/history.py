@@ -74,9 +74,9 @@ def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     """Archive, report on and audit the journals of the demo's queues. Raises what Spark raises."""
     from qworker.pipeline.jobs.archive import archive, read_archive
     from qworker.pipeline.jobs.audit import Window
-    from qworker.pipeline.jobs.audits import audit_all
     from qworker.pipeline.jobs.lake import Lake
     from qworker.pipeline.jobs.reading import server_options
+    from qworker.pipeline.jobs.run_audit import audit_all
     from qworker.pipeline.report import Scope, make_document, render
     from qworker.pipeline.session import OF_COMMANDS, open_session
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from qworker.client.manage.limit import share_version
 from qworker.client.manage.limit_writes import write_limit
+from qworker.client.manage.shared_limit_writes import change
 from qworker.client.manage.shared_limits import SharedLimit, declared, own_words, share_words
-from qworker.client.manage.sharing import change
 from qworker.engine.groups import limits as stored_limits
 from qworker.engine.shares import TAKEN_AWAY, share
 from qworker.errors import ServerError, server_refused

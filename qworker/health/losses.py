@@ -1,4 +1,4 @@
-"""Losses of a server, fault by fault: by its settings, its last snapshot and the lag of its replicas."""
+"""What each fault of a server would cost now: by its settings, its last snapshot and the lag of its replicas."""
 
 from __future__ import annotations
 

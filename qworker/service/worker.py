@@ -16,7 +16,7 @@ from qworker.consumer.supervisor.hooks import Hooks
 from qworker.consumer.supervisor.metrics import ChildrenCollector
 from qworker.consumer.supervisor.processes.spawn import STOPPING
 from qworker.consumer.supervisor.supervisor import Supervisor
-from qworker.daemon.metrics import export_version, package_version
+from qworker.daemon.reaper_metrics import export_version, package_version
 from qworker.daemon.systemd import SystemdNotifier
 from qworker.daemon.thread import EmbeddedReaper
 from qworker.service.registration import Registration

@@ -25,7 +25,7 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
-from qworker.client.cancelling import cancel as cancel_by_id
+from qworker.client.cancel import cancel as cancel_by_id
 from qworker.client.message import Message
 from qworker.client.plan import Plan
 from qworker.client.relay import relay

@@ -11,7 +11,7 @@ import pytest
 
 from qworker import Cancellation, Failure, Handle, QWorker, TaskEndedError, chain, group
 from qworker.client import cancel_chain
-from qworker.client.cancelling import cancel
+from qworker.client.cancel import cancel
 from qworker.client.chain_search import ChainEnd, ShardContents, StepLocation
 from qworker.client.inspect import peek
 from qworker.client.message import Stored

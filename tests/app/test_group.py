@@ -29,7 +29,7 @@ from qworker import (
     group,
 )
 from qworker.app.task import Task
-from qworker.client import cancel_calls, cancelling
+from qworker.client import cancel, cancel_calls
 from qworker.client.cancel_calls import CancelledCalls
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
@@ -778,14 +778,14 @@ def test_a_cancel_beside_another_one_says_what_still_runs(
     square, total = tasks(app, "calls", "ends")
     handle = group([square.call(1), square.call(2)]).then(total).start()
     [running] = app.queue("calls").receive()
-    open_group = cancelling.cancel_open_group
+    open_group = cancel.cancel_open_group
 
     def second(queue: QueueRef, group_id: str) -> Plan[Cancellation | None]:
         other: Cancellation | None = yield from open_group(queue, group_id)
         assert other is Cancellation.CANCELLING
         return (yield from open_group(queue, group_id))
 
-    monkeypatch.setattr(cancelling, "cancel_open_group", second)
+    monkeypatch.setattr(cancel, "cancel_open_group", second)
     assert handle.cancel() is Cancellation.CANCELLING
     app.queue("calls").release(running)
     assert drain(app).handled == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qworker.client.cancel_messages import cancel_messages
+from qworker.client.cancel_by_prefix import cancel_messages
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.store.connections import ConnectionFactory

@@ -21,8 +21,8 @@ from qworker.consumer.manifest import Manifest, ManifestTask
 from qworker.consumer.options import RunOptions
 from qworker.consumer.supervisor.metrics import ChildrenCollector
 from qworker.consumer.supervisor.supervisor import Supervisor
-from qworker.daemon.gauges import QueueCollector
-from qworker.daemon.metrics import ReaperMetrics
+from qworker.daemon.queue_metrics import QueueCollector
+from qworker.daemon.reaper_metrics import ReaperMetrics
 from qworker.daemon.tick import Tick
 from qworker.engine.groups import LargeGroup
 from qworker.engine.inspect import Inspection

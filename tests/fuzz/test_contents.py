@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from qworker.client.queue import Queue
-from qworker.daemon.gauges import QueueCollector
+from qworker.daemon.queue_metrics import QueueCollector
 from qworker.daemon.reaper import Reaper
 from tests.consumer.driving import DEADLINE_S, drain
 from tests.fuzz.exploring import explore

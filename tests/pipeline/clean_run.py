@@ -26,9 +26,9 @@ from qworker.client.queue import Queue
 from qworker.engine.attributes import configure
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
+from qworker.pipeline.jobs.run_audit import audit_all
 from qworker.pipeline.session import open_session
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call

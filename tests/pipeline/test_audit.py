@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from qworker.pipeline.jobs.audit import AuditResult, Snapshot, Window, audit
-from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import local_frame
+from qworker.pipeline.jobs.run_audit import audit_all
 from qworker.pipeline.source.schemas import arrow_of
 from tests.pipeline.forging import T0, Journal, at, frame, store
 

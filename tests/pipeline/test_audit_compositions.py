@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import pytest
 
 from qworker.pipeline.jobs.audit_result import SAMPLES, AuditResult
-from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.run_audit import audit_increment
 from tests.pipeline.forging import EPOCH, Journal, at, store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -17,10 +17,10 @@ from qworker.cli.main import cli
 from qworker.cli.spark.report import write
 from qworker.errors import InvalidOptionError, PipelineError
 from qworker.pipeline.jobs import table as tables
-from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.run_audit import audit_increment
 from qworker.pipeline.report import Scope, report_increment
 from tests.pipeline.forging import Journal, store
 from tests.pipeline.test_objects import numbers, sent

@@ -13,11 +13,11 @@ from pyspark.sql import functions
 from benchmarks.lake import Launched
 from qworker.client.execute.sync import Client
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.live import read_live
 from qworker.pipeline.jobs.local import of_few
 from qworker.pipeline.jobs.reading import read_events, server_options
+from qworker.pipeline.jobs.run_audit import audit_all
 from qworker.store.connections import ConnectionFactory
 from tests.pipeline.forging import Journal, store
 from tests.pipeline.test_archive import journalled

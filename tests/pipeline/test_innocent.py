@@ -21,9 +21,9 @@ from qworker.engine.settle import Outcomes
 from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
-from qworker.pipeline.jobs.audits import audit_all, audit_increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.jobs.run_audit import audit_all, audit_increment
 from qworker.wire.envelope import tail
 from qworker.wire.keys import queues_key
 from tests.journals import groups_of

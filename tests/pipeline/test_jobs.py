@@ -20,9 +20,9 @@ from qworker.engine.raw import raw
 from qworker.errors import InvalidOptionError
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.jobs.run_audit import audit_all
 from qworker.pipeline.views import Result, plain
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.codec import encode_call

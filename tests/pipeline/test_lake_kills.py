@@ -19,10 +19,10 @@ import pytest
 
 from qworker.pipeline.jobs.archive import archive
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all
 from qworker.pipeline.jobs.compact import vacuum
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.jobs.run_audit import audit_all
 from tests.pipeline.redis_journals import ForgedJournal, line
 from tests.topologies.servers import client_of
 

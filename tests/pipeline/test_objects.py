@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.errors import ArchiveDamagedError, InvalidOptionError, PipelineError
 from qworker.pipeline.jobs.archive import Archiver, read_archive
-from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.compact import compact, plan, vacuum
 from qworker.pipeline.jobs.deleted import Deleted
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
+from qworker.pipeline.jobs.run_audit import audit_increment
 from qworker.pipeline.jobs.s3_options import S3Options
 from qworker.pipeline.jobs.store import ObjectPath, absent, one_line
 from qworker.pipeline.report import report_increment

@@ -17,9 +17,9 @@ import pytest
 
 from qworker.pipeline.jobs import composition_verdicts as judging
 from qworker.pipeline.jobs.audit import audit
-from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events
+from qworker.pipeline.jobs.run_audit import audit_increment
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
 from tests.pipeline.object_store import object_store
 

@@ -21,11 +21,11 @@ import pytest
 from qworker.pipeline.jobs import audit as auditing
 from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.audit import Snapshot, audit
-from qworker.pipeline.jobs.audits import audit_increment
 from qworker.pipeline.jobs.increment import Increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.reading import ends_of, reach, read_events
+from qworker.pipeline.jobs.run_audit import audit_increment
 from qworker.pipeline.source.offsets import Position, dump
 from tests.pipeline.forging import EPOCH, Journal, at, frame, store
 from tests.pipeline.test_audit import STORED

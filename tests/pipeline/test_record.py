@@ -13,12 +13,12 @@ from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import read_archive
 from qworker.pipeline.jobs.audit import Snapshot, Window, audit
 from qworker.pipeline.jobs.audit_result import iso
-from qworker.pipeline.jobs.audits import audit_all, audit_increment
 from qworker.pipeline.jobs.carrying import needed_events
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.lifecycle import LIVES, lifecycles
 from qworker.pipeline.jobs.local import local_frame
 from qworker.pipeline.jobs.record import Seen, examine
+from qworker.pipeline.jobs.run_audit import audit_all, audit_increment
 from qworker.pipeline.source.offsets import Position
 from tests.pipeline.forging import EPOCH, T0, Journal, at, frame, store
 from tests.pipeline.test_audit import STORED

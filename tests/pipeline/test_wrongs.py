@@ -28,9 +28,9 @@ from qworker.errors import PipelineError
 from qworker.pipeline.jobs import audit_counts
 from qworker.pipeline.jobs.archive import Archiver, archive
 from qworker.pipeline.jobs.audit import AuditResult, Window
-from qworker.pipeline.jobs.audits import audit_all, audit_increment
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import read_events, server_options
+from qworker.pipeline.jobs.run_audit import audit_all, audit_increment
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key
 from tests.pipeline.object_store import Store, object_store

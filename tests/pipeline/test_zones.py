@@ -10,8 +10,8 @@ import pytest
 
 from qworker.cli.spark.reading import instant
 from qworker.pipeline.jobs.audit import Window
-from qworker.pipeline.jobs.audits import audit_all, audit_increment
 from qworker.pipeline.jobs.lake import Lake
+from qworker.pipeline.jobs.run_audit import audit_all, audit_increment
 from tests.pipeline.forging import T0, Journal, at, store
 
 #: Half past one in New York, before and after the clocks go back.

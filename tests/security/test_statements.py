@@ -83,7 +83,7 @@ STATEMENTS: dict[str, tuple[str, list[str]]] = {
             "telemetry/test_http.py::test_a_megabyte_is_not_read",
             "telemetry/test_http.py::test_a_slow_request_ends_in_time",
             "telemetry/test_http.py::test_slow_clients_do_not_lock_out_probes",
-            "daemon/test_gauges.py::test_labels_are_bounded",
+            "daemon/test_queue_metrics.py::test_labels_are_bounded",
         ],
     ),
     "S8": (
@@ -197,7 +197,7 @@ STATEMENTS: dict[str, tuple[str, list[str]]] = {
             "daemon/test_tombstones.py::test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart",
             "lua/test_prune.py::test_large_tables_go_a_slice_at_a_time",
             "lua/test_settle_receive.py::test_items_that_end_are_bounded_in_number",
-            "daemon/test_gauges.py::test_reasons_of_dead_letters_are_bounded",
+            "daemon/test_queue_metrics.py::test_reasons_of_dead_letters_are_bounded",
             "telemetry/test_logs.py::test_throttle_is_bounded",
         ],
     ),

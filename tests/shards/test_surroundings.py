@@ -11,7 +11,7 @@ from qworker import QueueAttributes, QWorker
 from qworker.client.manage.shard_upkeep import give_up_empty
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
-from qworker.daemon.gauges import QueueCollector
+from qworker.daemon.queue_metrics import QueueCollector
 from qworker.daemon.reaper import Reaper
 from qworker.engine import shards as commands
 from qworker.engine.raw import raw

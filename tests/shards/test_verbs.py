@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from qworker import QueueAttributes, QWorker, SyncRun
 from qworker.cli.main import cli
-from qworker.client.cancel import Cancellation
+from qworker.client.cancel_message import Cancellation
 from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.inspect.pages import END

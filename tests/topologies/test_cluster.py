@@ -16,7 +16,7 @@ from qworker import QWorker
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
-from qworker.daemon.gauges import QueueCollector
+from qworker.daemon.queue_metrics import QueueCollector
 from qworker.daemon.reaper import Reaper
 from qworker.engine.raw import raw
 from qworker.errors import QworkerError, UnavailableError

@@ -12,7 +12,7 @@ import pytest
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
-from qworker.daemon.gauges import OTHER, QueueCollector
+from qworker.daemon.queue_metrics import OTHER, QueueCollector
 from qworker.daemon.reaper import Reaper
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys, queues_key

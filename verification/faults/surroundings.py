@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
-from qworker.daemon.gauges import MAX_QUEUES
+from qworker.daemon.queue_metrics import MAX_QUEUES
 from qworker.wire.keys import QueueKeys, queues_key
 from tests.timing import Watch
 from tests.upgrade.versions import make_next

@@ -108,7 +108,7 @@ def command(
     wrong but part of the record is missing: the journal was off, or the queue was removed and created again.
     """
     from qworker.pipeline.jobs.audit import Window
-    from qworker.pipeline.jobs.audits import audit_all
+    from qworker.pipeline.jobs.run_audit import audit_all
 
     lake = reading.whole(incremental=incremental, restart=restart)
     source = reading.source(session)
@@ -132,8 +132,8 @@ def _increment(
     lake: Lake, restart: bool, source: dict[str, str] | None, spark: Callable[[], Any]
 ) -> Iterator[Output]:
     from qworker.pipeline.jobs.audit_result import iso
-    from qworker.pipeline.jobs.audits import audit_increment
     from qworker.pipeline.jobs.increment import forget
+    from qworker.pipeline.jobs.run_audit import audit_increment
 
     running, begun = spark(), time.monotonic()
     if restart:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from qworker.client.manage import sharing
+from qworker.client.manage import shared_limit_writes
 from qworker.client.manage.limit import (
     Limit,
     check_value,
@@ -78,7 +78,9 @@ def set_limit(
             queues = sorted({queue.keys.name, *others, *has})
             one = undeclared(name) if shared is None else shared
             read = {queue.keys.name: words}
-            stored = yield from sharing.change(queue.namespace, one, after, queues, read)
+            stored = yield from shared_limit_writes.change(
+                queue.namespace, one, after, queues, read
+            )
         else:
             stored = yield from write_everywhere(queue, name, after.words, words)
         if stored:
@@ -134,8 +136,8 @@ def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
         written: dict[str, str] = yield commands.limits(queue.keys)
         if share_version(written.get(name, "")):
             left_ms: int = yield server_time()
-            yield from sharing.leave(queue.namespace, name, queue.keys.name)
-            yield from sharing.take_away(queue, name, left_ms)
+            yield from shared_limit_writes.leave(queue.namespace, name, queue.keys.name)
+            yield from shared_limit_writes.take_away(queue, name, left_ms)
             return True
         if (yield from write_everywhere(queue, name, "")):
             return name in written

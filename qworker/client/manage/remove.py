@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from qworker.client.manage.shared_limit_writes import leave
 from qworker.client.manage.shared_limits import declared
-from qworker.client.manage.sharing import leave
 from qworker.client.per_shard import everywhere, sum_of
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef

@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
-from qworker.daemon.gauges import OTHER, QueueCollector
-from qworker.daemon.metrics import ReaperMetrics
+from qworker.daemon.queue_metrics import OTHER, QueueCollector
 from qworker.daemon.reaper import Reaper
+from qworker.daemon.reaper_metrics import ReaperMetrics
 from qworker.daemon.tick import Tick
 from qworker.engine.dead import redrive
 from qworker.engine.inspect import inspect

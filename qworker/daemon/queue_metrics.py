@@ -23,7 +23,7 @@ from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
 from qworker.client.relay import Outbox, outboxes_of
-from qworker.daemon.figures import MOST_GROUPS, Figures, families, known_counters
+from qworker.daemon.queue_figures import MOST_GROUPS, Figures, families, known_counters
 from qworker.engine.command import Command
 from qworker.engine.groups import LargeGroup, largest
 from qworker.engine.inspect import Inspection, inspect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from qworker.client.cancel import tombstone
+from qworker.client.cancel_message import tombstone
 from qworker.client.delete_where import delete_where
 from qworker.client.inspect import peek
 from qworker.client.inspect.walk import SortedSetWalk
