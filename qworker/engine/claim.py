@@ -35,7 +35,7 @@ def claim(
     count: int,
     *,
     visibility_ms: int | None = None,
-    who: str = "",
+    caller: str = "",
     now_ms: int | None = None,
 ) -> Command[Claimed]:
     """Take up to `count` messages over from leases, each with the deadline ms that the caller read.
@@ -68,7 +68,7 @@ def claim(
         0,
         count,
         given(visibility_ms),
-        who,
+        caller,
         *(deadline_ms for _, deadline_ms in candidates),
     )
     names = standard_keys(keys, *(name for name, _ in candidates), lease_id)

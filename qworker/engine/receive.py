@@ -70,15 +70,15 @@ def settle_receive(
     outcomes: Sequence[Outcomes] = (),
     visibility_ms: int | None = None,
     suspects: Suspects = Suspects.IF_NOTHING_ELSE,
-    who: str = "",
+    caller: str = "",
     now_ms: int | None = None,
     resume: bool = False,
     each: bool = False,
 ) -> Command[Batch]:
     """Settle `outcomes`, then receive up to `count` messages into the new lease, in one trip.
 
-    A repetition settles again (idempotent) and returns what the lease holds, without creating it. `who` is the caller,
-    `<host>:<pid>`, for the journal. `each`: the messages will be settled one by one rather than together.
+    A repetition settles again (idempotent) and returns what the lease holds, without creating it. `caller`, for the
+    journal: `<host>:<pid>`. `each`: the messages will be settled one by one rather than together.
     """
     args: list[Word] = [
         given(now_ms),
@@ -86,7 +86,7 @@ def settle_receive(
         count,
         given(visibility_ms),
         int(suspects),
-        who,
+        caller,
         len(outcomes),
     ]
     for outcome in outcomes:
@@ -104,7 +104,7 @@ def settle_receive(
         decode,
         resume_at=None if resume or count == 0 else 1,
         decode_resumed=lambda reply: structs.replace(decode(reply), resumed=True),
-        settled=(lambda: settle_receive(keys, lease_id, 0, outcomes=outcomes, who=who))
+        settled=(lambda: settle_receive(keys, lease_id, 0, outcomes=outcomes, caller=caller))
         if outcomes
         else None,
     )

@@ -213,15 +213,15 @@ def settle(
     keys: QueueKeys,
     outcomes: Sequence[Outcomes],
     *,
-    who: str = "",
+    caller: str = "",
     now_ms: int | None = None,
     heavy: bool = False,
 ) -> Command[Settled]:
-    """Settle received messages; returns per outcome whether it counted. `who` as of `settle_receive`.
+    """Settle received messages; returns per outcome whether it counted. `caller` as of `settle_receive`.
 
     `heavy`: their effects may take more memory than the messages leave, so a full server refuses them.
     """
-    args: list[Word] = [given(now_ms), who, len(outcomes)]
+    args: list[Word] = [given(now_ms), caller, len(outcomes)]
     for outcome in outcomes:
         args += outcome.words()
 
@@ -234,5 +234,5 @@ def settle(
         standard_keys(keys, *(outcome.lease_id for outcome in outcomes)),
         tuple(args),
         decode,
-        settled=lambda: settle(keys, outcomes, who=who, heavy=heavy),
+        settled=lambda: settle(keys, outcomes, caller=caller, heavy=heavy),
     )

@@ -185,7 +185,7 @@ def test_worker_path_of_one(meter: Meter, namespace: str) -> None:
         client.execute(settle_receive(keys, "a", 1))
         done = [Outcomes("a", acks=["0"])]
         batch, counts = meter.cost(
-            lambda: client.execute(settle_receive(keys, "b", 1, outcomes=done, who="host:1"))
+            lambda: client.execute(settle_receive(keys, "b", 1, outcomes=done, caller="host:1"))
         )
         assert (len(batch.items), batch.settled) == (1, (1,))
         _assert_no_dearer(counts, WORKER_ONE)

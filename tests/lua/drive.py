@@ -173,7 +173,7 @@ class Drive:
         visibility_ms: int | None = 30_000,
         suspects: Suspects = Suspects.IF_NOTHING_ELSE,
         resume: bool = False,
-        who: str = "",
+        caller: str = "",
     ) -> Batch:
         """Settle `outcomes` and receive into `lease`."""
         return self.run(
@@ -184,7 +184,7 @@ class Drive:
                 outcomes=outcomes,
                 visibility_ms=visibility_ms,
                 suspects=suspects,
-                who=who,
+                caller=caller,
                 now_ms=at,
                 resume=resume,
             )

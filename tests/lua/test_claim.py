@@ -239,7 +239,7 @@ def test_the_journal_shows_both_deliveries(drive: Drive) -> None:
     drive.run(configure(drive.keys, {"journal": "all"}, now_ms=NOW))
     drive.send("a", "b")
     drive.receive("L")
-    claimed(drive, "N", "L", who="host:1")
+    claimed(drive, "N", "L", caller="host:1")
     entry = drive.state("journal")["journal"][-1]
     assert entry["w"] == "host:1"
     assert [line.split()[0] for line in event_lines(entry["e1"])] == [

@@ -174,9 +174,16 @@ class History:
         """Settle leases and receive; the same call for each queue."""
         chance, at = self.chance, self.at
         count, acked = chance.choice([0, 1, 1, 2, 5, 10, 20, 40]), self.acked()
-        who, each = chance.choice(["", "host:1"]), chance.random() < 0.3
+        caller, each = chance.choice(["", "host:1"]), chance.random() < 0.3
         return lambda keys: settle_receive(
-            keys, lease, count, outcomes=acked, visibility_ms=60_000, who=who, each=each, now_ms=at
+            keys,
+            lease,
+            count,
+            outcomes=acked,
+            visibility_ms=60_000,
+            caller=caller,
+            each=each,
+            now_ms=at,
         )
 
 

@@ -75,7 +75,7 @@ def test_a_message_alone(counter: Counter, namespace: str) -> None:
     assert settled.per_lease == (1,)
     done = [Outcomes("a1", acks=["0"])]
     taken["ack and receive"], batch = counter.run(
-        settle_receive(keys, "a3", 1, outcomes=done, who="host:1")
+        settle_receive(keys, "a3", 1, outcomes=done, caller="host:1")
     )
     assert (len(batch.items), batch.settled) == (1, (1,))
     dearer = {name: count for name, count in taken.items() if count > ALLOWED[name]}
@@ -116,7 +116,7 @@ def test_a_batch_with_a_journal(counter: Counter, namespace: str, mode: str) -> 
             heads = [item[: item.index(b"\n") + 1] for item in batch.items]
             done.groups += acked_groups(batch.now_ms, "task", heads, [0.5] * 100, [0.5] * 100)
         received, batch = counter.run(
-            settle_receive(keys, lease_id, 100, outcomes=[done], who="host:1")
+            settle_receive(keys, lease_id, 100, outcomes=[done], caller="host:1")
         )
         assert (batch.settled, batch.journal) == ((100,), mode != "off")
     taken = of_send, (received, counter.calls)
@@ -173,7 +173,7 @@ def test_a_member_alone(counter: Counter, namespace: str) -> None:
         received, batch = counter.run(settle_receive(keys, "a1", 1))
         taken.append((received, counter.calls))
         done = [Outcomes("a1", acks=["0"])]
-        acked, batch = counter.run(settle_receive(keys, "a2", 1, outcomes=done, who="host:1"))
+        acked, batch = counter.run(settle_receive(keys, "a2", 1, outcomes=done, caller="host:1"))
         taken.append((acked, counter.calls))
         assert (len(batch.items), batch.settled, batch.has_groups) == (1, (1,), True)
         for one, allowed in zip(taken, ALLOWED_OF_A_MEMBER, strict=True):
@@ -218,7 +218,7 @@ def test_batches_with_effects(counter: Counter, namespace: str, name: str) -> No
             }
             done.ack_with(index, [effects[name]])
         count, batch = counter.run(
-            settle_receive(keys, f"a{number}", 100, outcomes=[done], who="host:1")
+            settle_receive(keys, f"a{number}", 100, outcomes=[done], caller="host:1")
         )
         assert (len(batch.items), batch.settled) == (100, (100,))
     taken = (count, counter.calls)

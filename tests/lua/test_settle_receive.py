@@ -408,9 +408,9 @@ def test_a_worker_that_leaves_nothing_takes_the_tokens_along(engine_drive: Drive
     drive.send("a", "b", "c")
     drive.receive("L", 2)
     assert drive.state("wake") == {"wake": ["1"] * 3}
-    drive.receive("M", 0, who="w")
+    drive.receive("M", 0, caller="w")
     assert drive.state("wake") == {"wake": ["1"] * 3}
-    drive.receive("N", 5, who="w")
+    drive.receive("N", 5, caller="w")
     assert drive.state("wake", "ready") == {}
 
 
@@ -427,7 +427,7 @@ def test_tokens_of_messages_that_others_may_take_stay(drive: Drive, left: str) -
             drive.redis.delete(drive.keys.ready[0])
         case "paused":
             drive.redis.hset(drive.keys.meta, "paused", "out")
-    drive.receive("L", 5, suspects=Suspects.NEVER, who="" if left == "no worker" else "w")
+    drive.receive("L", 5, suspects=Suspects.NEVER, caller="" if left == "no worker" else "w")
     assert drive.state("wake") == {"wake": ["1"]}
 
 
@@ -437,7 +437,7 @@ def test_a_repetition_takes_no_tokens(drive: Drive) -> None:
     drive.receive("L", 1)
     drive.send("b")
     drive.redis.delete(drive.keys.ready[0])
-    assert drive.receive("L", 1, resume=True, who="w").items == [own("a").encode()]
+    assert drive.receive("L", 1, resume=True, caller="w").items == [own("a").encode()]
     assert drive.state("wake") == {"wake": ["1"]}
 
 

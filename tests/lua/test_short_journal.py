@@ -64,7 +64,9 @@ def received(drive: Drive, lease: str, count: int, *outcomes: Outcomes) -> Batch
     """Settle and receive."""
     taken: Batch | None = run(
         drive,
-        settle_receive(drive.keys, lease, count, outcomes=outcomes, who="host:1", now_ms=NOW + 9),
+        settle_receive(
+            drive.keys, lease, count, outcomes=outcomes, caller="host:1", now_ms=NOW + 9
+        ),
     )
     return taken
 

@@ -110,9 +110,9 @@ def assemble(
     leases = ChildLeases(board)
     stats = HandlerStats(board, numbers, _message_log(config))
     ids = app.client.ids
-    who = f"{socket.gethostname()}:{os.getppid()}"
+    caller = f"{socket.gethostname()}:{os.getppid()}"
     relay = ChildRelay(app.client, app.namespace)
-    ack_buffer = AckBuffer(leases, connection, stats, ids, who=who, relay=relay)
+    ack_buffer = AckBuffer(leases, connection, stats, ids, caller=caller, relay=relay)
     fetcher = Fetcher(
         queues,
         leases,

@@ -108,7 +108,7 @@ class AckFirst:
         if lease.journal:
             outcomes.groups = acked_unstarted(deliveries)
         lease.partly = True
-        self._connection.begin(settle(lease.queue.keys, [outcomes], who=self._ack_buffer.who))
+        self._connection.begin(settle(lease.queue.keys, [outcomes], caller=self._ack_buffer.caller))
         return deliveries
 
     def _finish(self, deliveries: Sequence[Delivery]) -> None:

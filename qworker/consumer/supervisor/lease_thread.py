@@ -52,8 +52,8 @@ class LeaseThread:
         run_checks: Callable[[], None],
         note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
     ) -> None:
-        who = f"{socket.gethostname()}:{os.getpid()}"
-        self.keeper = LeaseKeeper(client, who=who, note_fates=note_fates)
+        caller = f"{socket.gethostname()}:{os.getpid()}"
+        self.keeper = LeaseKeeper(client, caller=caller, note_fates=note_fates)
         self._answering_since = self._answered_at = -_SILENCE_S
         self._clustered = client.factory.clustered
         self._children = children

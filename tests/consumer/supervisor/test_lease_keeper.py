@@ -610,7 +610,7 @@ def test_the_journal_gets_the_times_on_the_board(scene: Scene) -> None:
     delivered = boot_time() - 5
     scene.board.leases.note_delivered(0, delivered, batch.now_ms)
     scene.board.running.begin(0, 0, 2, 0, delivered + 2, 0.0)
-    keeper = LeaseKeeper(scene.app.client, who="host:7")
+    keeper = LeaseKeeper(scene.app.client, caller="host:7")
 
     keeper.settle_dead(scene.board, (scene.keys,), death_of(scene.board, tasks, -9))
 

@@ -78,7 +78,7 @@ class Fetcher:
             polls,
             leases,
             ack_buffer,
-            LeaseReturns(pipeline, leases.board.doubts, who=ack_buffer.who),
+            LeaseReturns(pipeline, leases.board.doubts, caller=ack_buffer.caller),
             ids=ids,
             visibility_ms=options.visibility_ms,
             slots=slots,

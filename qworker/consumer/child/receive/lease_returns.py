@@ -34,15 +34,15 @@ _AGAIN_S: Final = 1.0
 
 
 class LeaseReturns:
-    """The leases to give back, uncounted, over the settling connection. `who` makes the calls, for the journal.
+    """The leases to give back, uncounted, over the settling connection. `caller` goes into the journal.
 
     Those in doubt are on the board as well: its supervisor gives them back if this child asks for nothing.
     """
 
-    def __init__(self, pipeline: Pipeline, doubts: Doubts, *, who: str) -> None:
+    def __init__(self, pipeline: Pipeline, doubts: Doubts, *, caller: str) -> None:
         self._pipeline = pipeline
         self._doubts = doubts
-        self._who = who
+        self._caller = caller
         self._unreturned = Unreturned()
         #: Queues with such leases whose server has answered, by shard; and when each has its next turn.
         self._answered: dict[str, QueueState] = {}
@@ -84,7 +84,7 @@ class LeaseReturns:
 
     def _begin(self, keys: QueueKeys) -> None:
         if released := self._unreturned.outcomes(keys):
-            command = settle(keys, released, who=self._who)
+            command = settle(keys, released, caller=self._caller)
             self._pipeline.begin(command, partial(self._finish, keys, released))
 
     def _finish(self, keys: QueueKeys, released: Sequence[Outcomes]) -> None:

@@ -98,7 +98,7 @@ class Receiver:
             outcomes=[sent.outcomes for sent in in_flight],
             visibility_ms=self._visibility_ms,
             suspects=suspects,
-            who=self._ack_buffer.who,
+            caller=self._ack_buffer.caller,
             each=self._slots > 1 and count <= _FEW,
         )
 

@@ -41,7 +41,7 @@ _MAX_LEASES: Final = 64
 class AckBuffer:
     """Collects outcomes until they are sent. `started` counts deliveries that were not given back unstarted.
 
-    `who` makes the calls, `<host>:<pid>` of the supervisor, for the journal. `relay` gets the queues whose acks counted
+    `caller`, for the journal: `<host>:<pid>` of the supervisor. `relay` gets the queues whose acks counted
     and concern other queues.
     """
 
@@ -52,10 +52,10 @@ class AckBuffer:
         stats: HandlerStats,
         ids: IdSource,
         *,
-        who: str = "",
+        caller: str = "",
         relay: ChildRelay | None = None,
     ) -> None:
-        self.who = who
+        self.caller = caller
         self._relay = relay
         self._leases = leases
         self._connection = connection
@@ -210,7 +210,7 @@ class AckBuffer:
             if unsent[1]:
                 in_flight = self._take_heavy(queue)
                 heavy = [sent.outcomes for sent in in_flight]
-                yield queue, in_flight, settle(queue.keys, heavy, who=self.who, heavy=True)
+                yield queue, in_flight, settle(queue.keys, heavy, caller=self.caller, heavy=True)
                 continue
             in_flight = self.take(queue)
             # A receive of no message settles without a reply per message.
@@ -219,7 +219,7 @@ class AckBuffer:
             yield (
                 queue,
                 in_flight,
-                settle_receive(queue.keys, lease_id, 0, outcomes=outcomes, who=self.who),
+                settle_receive(queue.keys, lease_id, 0, outcomes=outcomes, caller=self.caller),
             )
 
     def finish(self, queue: QueueState, in_flight: Sequence[InFlightOutcomes]) -> bool:

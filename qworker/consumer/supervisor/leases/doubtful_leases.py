@@ -37,11 +37,11 @@ _AT_ONCE: Final = 32
 
 
 class DoubtfulLeases:
-    """The leases in doubt of all children. Not thread-safe. `who` makes the calls, for the journal."""
+    """The leases in doubt of all children. Not thread-safe. `caller` goes into the journal."""
 
-    def __init__(self, calls: RecurringCalls, *, who: str) -> None:
+    def __init__(self, calls: RecurringCalls, *, caller: str) -> None:
         self._calls = calls
-        self._who = who
+        self._caller = caller
         self._number = count()
         #: A heap: when to give back, a number, when it was noted, how often it was not found, the lease and its queue.
         self._due: list[tuple[float, int, float, int, str, QueueKeys]] = []
@@ -72,7 +72,7 @@ class DoubtfulLeases:
         for one in outcomes:
             one.release("*")
         try:
-            settled = self._calls.execute(settle(keys, outcomes, who=self._who))
+            settled = self._calls.execute(settle(keys, outcomes, caller=self._caller))
         except QworkerError as error:
             now = boot_time()
             for lease_id, noted, tried in leases:

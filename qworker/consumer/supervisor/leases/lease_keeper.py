@@ -62,7 +62,7 @@ _READ: Final = (Mark.DONE, Mark.RUNNING)
 class LeaseKeeper(Heartbeats):
     """Extends, recalls and settles leases over one client. Not thread-safe.
 
-    `who` makes the calls, for the journal. `note_fates` gets messages that dead children have not counted. `extended`
+    `caller` goes into the journal. `note_fates` gets messages that dead children have not counted. `extended`
     and `lost` count leases; `stale` counts outcomes that dead children have counted and not settled. A board comes with
     the keys of its queues, by their numbers on it.
     """
@@ -71,7 +71,7 @@ class LeaseKeeper(Heartbeats):
         self,
         client: Client,
         *,
-        who: str = "",
+        caller: str = "",
         note_fates: Callable[[Sequence[Fate]], None] = lambda _: None,
     ) -> None:
         super().__init__(client)
@@ -80,11 +80,11 @@ class LeaseKeeper(Heartbeats):
         #: What a node of a Cluster that is away has left to be done, in order.
         self._unsettled: list[Callable[[], object]] = []
         self._note_fates = note_fates
-        self._who = who
+        self._caller = caller
         #: Leases that calls of dead children may still create, by when to look: a heap.
         self._pending: list[tuple[float, str, QueueKeys]] = []
         self.stale = 0
-        self.doubtful = DoubtfulLeases(self._calls, who=who)
+        self.doubtful = DoubtfulLeases(self._calls, caller=caller)
 
     # -- recalling -----------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class LeaseKeeper(Heartbeats):
             return 0
         until = boot_time() + _SETTLE_GIVE_UP_S if until is None else until
         try:
-            command = settle(keys, [outcomes], who=self._who)
+            command = settle(keys, [outcomes], caller=self._caller)
             settled = self._calls.execute(command, give_up_s=self._settle_give_up_s)
         except QworkerError as error:
             if self._may_be_back(error, until):
