@@ -15,9 +15,9 @@ import pytest
 
 from tests import late
 
-__all__ = ["MOST_S", "pytest_runtest_call"]
+__all__ = ["MAX_S", "pytest_runtest_call"]
 
-MOST_S: Final = 4.0
+MAX_S: Final = 4.0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -26,6 +26,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     begun = time.process_time()
     result = yield
     took = time.process_time() - begun
-    if took > MOST_S and late.quick(item.config):
+    if took > MAX_S and late.quick(item.config):
         pytest.fail(f"took {took:.1f} s of CPU: make it cheaper, or mark it slow", pytrace=False)
     return result

@@ -33,7 +33,7 @@ __all__ = ["RTT_MS", "Relay"]
 RTT_MS = float(os.environ.get("QWORKER_TEST_RTT") or 0)
 _READ_BYTES = 262_144
 #: A sender that is so far ahead of the bandwidth waits.
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Relay:
@@ -106,7 +106,7 @@ class _Pipe:
 
     @property
     def reads(self) -> bool:
-        return not self.ended and self.size < _MOST_BYTES
+        return not self.ended and self.size < _MAX_BYTES
 
     def read(self, delay_s: float, bytes_per_s: float) -> None:
         try:

@@ -128,7 +128,7 @@ def test_a_quick_test_that_computes_for_long_fails(
 from tests import quickness
 from tests.quickness import pytest_runtest_call
 
-quickness.MOST_S = 0.2
+quickness.MAX_S = 0.2
 """
     tests = """
 import time

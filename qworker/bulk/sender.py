@@ -43,7 +43,7 @@ __all__ = ["BulkSender", "BulkSent", "Identity"]
 #: Field of a ledger: how many partitions the input has.
 _PARTITIONS: Final = "partitions"
 #: Bytes of bodies that may wait to fill a chunk, over all streams of a partition; beyond that all are sent.
-_MOST_PENDING: Final = 64 * MAX_BYTES
+_MAX_PENDING: Final = 64 * MAX_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class BulkSender:
                 words = group.words[rows.start * WORDS : rows.stop * WORDS]
                 bodies = group.bodies[rows.start : rows.stop]
                 self._add(queue, group.priority, shard, bodies, words)
-        if self._pending_bytes > _MOST_PENDING:
+        if self._pending_bytes > _MAX_PENDING:
             self._flush()
 
     def _add(

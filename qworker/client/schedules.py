@@ -14,10 +14,10 @@ from qworker.errors import InvalidError, InvalidNameError, InvalidOptionError
 from qworker.wire.names import check_schedule
 from qworker.wire.schedule import FIRED, PAUSED, StoredSchedule
 
-__all__ = ["MAX_BODY", "MOST_SCHEDULES", "put_schedule", "remove_schedule"]
+__all__ = ["MAX_BODY", "MAX_SCHEDULES", "put_schedule", "remove_schedule"]
 
 #: Schedules of a queue: every reaper reads all of them every five seconds.
-MOST_SCHEDULES: Final = 10_000
+MAX_SCHEDULES: Final = 10_000
 #: Bytes of a call, for the same reason.
 MAX_BODY: Final = 16_384
 
@@ -44,10 +44,10 @@ def put_schedule(queue: QueueRef, name: str, schedule: StoredSchedule) -> Plan[b
     if before is None:
         fields: int = yield raw("HLEN", key, decode=int)
         # Each has its last slot beside it.
-        if fields // 2 >= MOST_SCHEDULES:
+        if fields // 2 >= MAX_SCHEDULES:
             raise InvalidOptionError(
                 "schedule",
-                f"cannot be added: queue {queue.keys.queue!r} has {MOST_SCHEDULES:,}",
+                f"cannot be added: queue {queue.keys.queue!r} has {MAX_SCHEDULES:,}",
                 "remove some, or send the messages by one schedule that looks up the due work",
             )
     words: list[str | int | bytes] = [name, value]

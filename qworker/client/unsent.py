@@ -14,7 +14,7 @@ from qworker.wire.names import check_message_id
 __all__ = ["UnsentCalls", "unsent_calls"]
 
 #: Pages of an outbox that are read at most.
-_MOST_PAGES: Final = 200
+_MAX_PAGES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def unsent_calls(queue: QueueRef, group_id: str) -> Plan[list[UnsentCalls]]:
     found = []
     for name in (yield destinations(queue.keys)):
         calls, since_ms, start = 0, 0, "-"
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page: UnsentPage = yield unsent(queue.keys, name, start)
             ours = [entry for entry in page.entries if entry.message_id.startswith(prefix)]
             if ours and not calls:

@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 #: The fewest and the most seconds between two walks. In between, it is the rest per SCAN of the last walk, times the
 #: number of reapers, which share the walks.
 LEAST_REST_S: Final = 10.0
-_MOST_REST_S: Final = 600.0
+_MAX_REST_S: Final = 600.0
 _REST_PER_SCAN_S: Final = 0.6
 #: Seconds of frequent walks after the index has shrunk: clients announce their queues again within a minute, but may be
 #: gone before.
@@ -99,7 +99,7 @@ class Discovery:
         except (AccessDeniedError, OutOfMemoryError) as error:
             # Only queues that no client announced are missed.
             _log.warning("discovery_refused", problem=str(error))
-            self._begin_again(_MOST_REST_S)
+            self._begin_again(_MAX_REST_S)
 
     def alert(self, now: float) -> None:
         """Walk often for a while, from now on."""
@@ -115,7 +115,7 @@ class Discovery:
         """Seconds until the next walk: walks use less than a two thousandth of a server's time."""
         if soon or self._clock() < self._alert_until:
             return LEAST_REST_S
-        return min(_MOST_REST_S, max(LEAST_REST_S, _REST_PER_SCAN_S * self._scans * reapers))
+        return min(_MAX_REST_S, max(LEAST_REST_S, _REST_PER_SCAN_S * self._scans * reapers))
 
     def _begin_again(self, after_s: float) -> None:
         self._ahead, self._cursor, self._scans = [], "0", 0

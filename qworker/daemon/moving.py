@@ -27,7 +27,7 @@ PROMOTED_AT_ONCE: Final = 200
 REAPED_AT_ONCE: Final = 300
 #: Expired messages of one trim.
 TRIMMED_AT_ONCE: Final = 500
-_MOST_LEASES: Final = 100
+_MAX_LEASES: Final = 100
 #: Overdue leases of a page, when a sweep has listed as many as it can.
 _LISTED_AGAIN: Final = 100
 #: A lease that cannot be reaped is put behind the others for this long.
@@ -152,9 +152,9 @@ class Moving:
                     page.moved.update(asked)
                 if done.leases:
                     messages = max(1, done.messages // done.leases)
-                    at_once = min(_MOST_LEASES, max(1, REAPED_AT_ONCE // messages))
+                    at_once = min(_MAX_LEASES, max(1, REAPED_AT_ONCE // messages))
                 elif done.skipped:
-                    at_once = _MOST_LEASES
+                    at_once = _MAX_LEASES
             yield
 
     def _reap_leases(

@@ -16,10 +16,10 @@ from qworker.engine.inspect import Inspection
 from qworker.wire.groups import ORDERED
 from qworker.wire.reasons import DEATH_REASONS
 
-__all__ = ["MOST_GROUPS", "Figures", "families", "known_counters"]
+__all__ = ["MAX_GROUPS", "Figures", "families", "known_counters"]
 
 #: Reasons of dead letters per queue at most; handlers may choose their own.
-_MOST_REASONS: Final = 20
+_MAX_REASONS: Final = 20
 
 #: Counter in `stats` → metric (without `_total`) and help.
 _COUNTERS: Final = {
@@ -85,7 +85,7 @@ _OF_SOME: Final = {
     ),
 }
 #: Gauges of the groups with the most waiting messages, this many over all queues: label values must be few.
-MOST_GROUPS: Final = 10
+MAX_GROUPS: Final = 10
 _OF_GROUPS: Final = (
     ("qworker_large_group_waiting", "Messages that wait in one of the ten largest groups."),
     ("qworker_large_group_running", "Running messages of one of the ten largest groups."),
@@ -147,7 +147,7 @@ class Figures:
         reasons = sorted(name for name in stats if name.startswith(_REASON))
         for at, name in enumerate(reasons):
             reason = name.removeprefix(_REASON)
-            if at >= _MOST_REASONS and reason not in DEATH_REASONS:
+            if at >= _MAX_REASONS and reason not in DEATH_REASONS:
                 reason = "other"
             self.reasons[reason] += max(0, stats[name])
 
@@ -222,7 +222,7 @@ def _groups(figures: Mapping[str, Figures]) -> Iterator[Metric]:
             # An ordered group and a fair one of the same name are one here; so are those of two shards.
             one = found.setdefault((queue, name), [0, 0, 0.0])
             one[:] = [one[0] + waiting, one[1] + running, max(one[2], waited_s)]
-    chosen = heapq.nlargest(MOST_GROUPS, found, key=lambda which: (found[which][0], which))
+    chosen = heapq.nlargest(MAX_GROUPS, found, key=lambda which: (found[which][0], which))
     for at, (name, words) in enumerate(_OF_GROUPS):
         gauge = GaugeMetricFamily(name, words, labels=["queue", "group"])
         for queue, group in sorted(chosen):

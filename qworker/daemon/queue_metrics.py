@@ -23,7 +23,7 @@ from qworker.client.execute.sync import Client
 from qworker.client.manage.journal import ReaderLag, lags
 from qworker.client.plan import run_plans
 from qworker.client.relay import Outbox, outboxes_of
-from qworker.daemon.queue_figures import MOST_GROUPS, Figures, families, known_counters
+from qworker.daemon.queue_figures import MAX_GROUPS, Figures, families, known_counters
 from qworker.engine.command import Command
 from qworker.engine.groups import LargeGroup, largest
 from qworker.engine.inspect import Inspection, inspect
@@ -183,8 +183,8 @@ class QueueCollector(Collector):
             if isinstance(seen, Inspection) and seen.grouped
         }
         # A queue behind ten larger ones hardly has one of the ten largest groups.
-        grouped = heapq.nlargest(MOST_GROUPS, sizes, key=sizes.__getitem__)
-        found = self._ask([largest(keys, MOST_GROUPS) for keys in grouped]) if grouped else []
+        grouped = heapq.nlargest(MAX_GROUPS, sizes, key=sizes.__getitem__)
+        found = self._ask([largest(keys, MAX_GROUPS) for keys in grouped]) if grouped else []
         groups = dict(zip(grouped, found, strict=True))
         return [
             (keys, seen, behind.get(keys, []), waiting.get(keys), groups.get(keys))

@@ -37,7 +37,7 @@ _CHECKED: Final = 500
 #: Entries that one call removes.
 _WITHDRAWN: Final = 1000
 #: Entries without keys that are remembered, and those that a log line names.
-_MOST_ABSENT: Final = 100_000
+_MAX_ABSENT: Final = 100_000
 _LOGGED: Final = 10
 
 
@@ -148,7 +148,7 @@ class Registry:
             if name in present:
                 self._add(name)
             elif name not in self._absent:
-                if len(self._absent) < _MOST_ABSENT:
+                if len(self._absent) < _MAX_ABSENT:
                     self._absent[name] = now
             elif now - self._absent[name] >= _REREAD_S:
                 gone.append(name)

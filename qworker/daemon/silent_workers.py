@@ -1,7 +1,7 @@
 """Forgets workers that were killed: they could not withdraw their documents, nor requests to leave.
 
 A pod that crashes in a loop leaves a document at each start. So one is removed `FORGOTTEN_MS` after its worker was last
-seen, and sooner where more than `MOST_SILENT` are silent: those that have been silent for longest. A worker that is
+seen, and sooner where more than `MAX_SILENT` are silent: those that have been silent for longest. A worker that is
 removed while it is only frozen writes its document again within two seconds of its return.
 """
 
@@ -22,14 +22,14 @@ from qworker.wire.keys import leaving_key, workers_key
 from qworker.wire.numbers import whole
 from qworker.wire.presence import WorkerDocument, age_of, is_gone
 
-__all__ = ["FORGOTTEN_MS", "MOST_SILENT", "SilentWorkers"]
+__all__ = ["FORGOTTEN_MS", "MAX_SILENT", "SilentWorkers"]
 
 _log = structlog.get_logger(__name__)
 
 #: Documents and requests are removed after this time.
 FORGOTTEN_MS: Final = 3_600_000
 #: Documents of silent workers that are kept at most.
-MOST_SILENT: Final = 100
+MAX_SILENT: Final = 100
 #: All reapers together make one walk in this time, on average.
 _EVERY_S: Final = 60.0
 #: Documents of one HSCAN, and HSCANs of one pass.
@@ -105,7 +105,7 @@ class SilentWorkers:
             if self._cursor == "0":
                 longest = sorted(self._silent, key=lambda name: -self._silent[name])
                 forgotten += self._remove(
-                    self._workers_key, longest[: max(0, len(longest) - MOST_SILENT)]
+                    self._workers_key, longest[: max(0, len(longest) - MAX_SILENT)]
                 )
                 self._forget_requests(now_ms)
                 self._begin_again()

@@ -6,10 +6,10 @@ from typing import Final
 
 from qworker.app.schedule import Schedule
 
-__all__ = ["MOST_MISSED", "ON_TIME_MS", "due_slots"]
+__all__ = ["MAX_MISSED", "ON_TIME_MS", "due_slots"]
 
 #: Missed slots that `missed=all` fires at most; older ones are dropped.
-MOST_MISSED: Final = 100
+MAX_MISSED: Final = 100
 #: With `missed=skip` a slot fires up to this late: a daemon may just have been replaced.
 ON_TIME_MS: Final = 60_000
 
@@ -17,7 +17,7 @@ ON_TIME_MS: Final = 60_000
 def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int], int | None]:
     """Return the slots after `fired_ms` to fire at `now_ms`, in order, and the slot up to which all are skipped.
 
-    At most `MOST_MISSED` slots. O(slots).
+    At most `MAX_MISSED` slots. O(slots).
     """
     last_ms = schedule.previous_ms(now_ms)
     if last_ms <= fired_ms:
@@ -25,7 +25,7 @@ def due_slots(schedule: Schedule, fired_ms: int, now_ms: int) -> tuple[list[int]
     if schedule.missed == "skip" and now_ms - last_ms > ON_TIME_MS:
         return [], last_ms
     slots = [last_ms]
-    while schedule.missed == "all" and len(slots) < MOST_MISSED:
+    while schedule.missed == "all" and len(slots) < MAX_MISSED:
         before_ms = schedule.previous_ms(slots[-1] - 1)
         if before_ms <= fired_ms:
             break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.demo.app import NAMESPACE, check_file
 from qworker.demo.history import check_history, make_history
 from qworker.demo.run import Demo
-from qworker.demo.sources import MOST_FILES, find_sources
+from qworker.demo.sources import MAX_FILES, find_sources
 from qworker.demo.view import choose_view
 from qworker.store.embedded.store import PrivateStore
 from qworker.telemetry.logs import configure_logs
@@ -28,7 +28,7 @@ __all__ = ["INTERRUPTED", "run_demo", "typed_command"]
 
 INTERRUPTED: Final = 130
 #: Maximum files of an environment if Spark follows, which takes time as well.
-_MOST_JOURNALLED: Final = 2000
+_MAX_JOURNALLED: Final = 2000
 
 
 def run_demo(
@@ -47,7 +47,7 @@ def run_demo(
     the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, `StoreError` if there is no server,
     `SparkMissingError` and `JavaMissingError`.
     """
-    sources = find_sources(path, most=MOST_FILES if history is None else _MOST_JOURNALLED)
+    sources = find_sources(path, most=MAX_FILES if history is None else _MAX_JOURNALLED)
     if history is not None:
         check_history(history)
     view = choose_view(stderr=json)

@@ -15,7 +15,7 @@ from qworker.errors import InvalidOptionError
 __all__ = ["SourceFile", "Sources", "find_sources"]
 
 #: Maximum files of an environment, so that the demo takes less than a minute; a PATH has no limit.
-MOST_FILES: Final = 5000
+MAX_FILES: Final = 5000
 _NOT_SOURCE: Final = frozenset({"__pycache__", "site-packages", "dist-packages", "node_modules"})
 
 
@@ -36,7 +36,7 @@ class Sources:
     left_out: tuple[str, ...]
 
 
-def find_sources(path: str | os.PathLike[str] | None, *, most: int = MOST_FILES) -> Sources:
+def find_sources(path: str | os.PathLike[str] | None, *, most: int = MAX_FILES) -> Sources:
     """Find the .py files below `path`; None: the standard library and installed packages, at most `most` files.
 
     Raises `InvalidOptionError` if `path` is not a directory, cannot be read, or holds no .py file.

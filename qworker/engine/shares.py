@@ -13,7 +13,7 @@ from qworker.engine.scripts import load_script
 from qworker.wire.keys import QueueKeys, shared_limits_key
 
 __all__ = [
-    "MOST_SHARDS",
+    "MAX_LIMITED_SHARDS",
     "NO_LIMITS",
     "OTHERS_TURN",
     "OWN_TURN",
@@ -33,7 +33,7 @@ __all__ = [
 #: The whole of a rate, of which shards have parts.
 WHOLE: Final = 1_000_000
 #: Shards among which a limit can be divided, and limits of one call.
-MOST_SHARDS: Final = 100
+MAX_LIMITED_SHARDS: Final = 100
 #: Answers of `take_turn`.
 NO_LIMITS: Final = 0
 OTHERS_TURN: Final = 1

@@ -56,12 +56,12 @@ _CLASSES: Final = frozenset(
     }
 )
 #: Most values and instructions of one pickle: a short one that refers to itself repeatedly expands to any number.
-_MOST_VALUES: Final = 1_000_000
+_MAX_VALUES: Final = 1_000_000
 #: Most bytes of texts and numbers in the result and in arguments of constructors.
-_MOST_BYTES: Final = 64 * 1024 * 1024
+_MAX_BYTES: Final = 64 * 1024 * 1024
 #: Most keys with the same hash. Hashes of texts are salted, but those of numbers and tuples can be chosen, and n keys
 #: with one hash take n² comparisons.
-_MOST_ALIKE: Final = 500
+_MAX_ALIKE: Final = 500
 #: Types of keys: hashing these costs no more than their length. A tuple of tuples can take forever.
 _KEYS: Final = (str, bytes, int, float, type(None), Decimal, date, time, timedelta)
 #: Integers below the modulus have distinct hashes.
@@ -94,8 +94,8 @@ def _check_instructions(data: bytes) -> None:
     """Raise `UnsafePickleError` for an instruction that plain values do not need; nothing runs."""
     texts, named = ["", ""], ""
     for number, (opcode, argument, at) in enumerate(pickletools.genops(data)):
-        if number >= _MOST_VALUES:
-            raise UnsafePickleError(f"has more than {_MOST_VALUES:,} instructions")
+        if number >= _MAX_VALUES:
+            raise UnsafePickleError(f"has more than {_MAX_VALUES:,} instructions")
         if (
             opcode.name == "FRAME"
             and isinstance(argument, int)
@@ -126,8 +126,8 @@ class _Reader(pickle._Unpickler):
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
-        self._left = _MOST_BYTES
-        self._keys_left = _MOST_VALUES
+        self._left = _MAX_BYTES
+        self._keys_left = _MAX_VALUES
         self._alike: Counter[int] = Counter()
 
     def find_class(self, module: str, name: str) -> Any:
@@ -186,13 +186,13 @@ class _Reader(pickle._Unpickler):
     def _take(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise UnsafePickleError(f"copies more than {_MOST_BYTES:,} bytes")
+            raise UnsafePickleError(f"copies more than {_MAX_BYTES:,} bytes")
 
     def _check_keys(self, keys: Iterable[Any]) -> None:
         for key in keys:
             self._keys_left -= 1
             if self._keys_left < 0:
-                raise UnsafePickleError(f"copies more than {_MOST_VALUES:,} values")
+                raise UnsafePickleError(f"copies more than {_MAX_VALUES:,} values")
             parts = key if isinstance(key, tuple) else (key,)
             if not all(isinstance(part, _KEYS) for part in parts):
                 raise UnsafePickleError(
@@ -202,8 +202,8 @@ class _Reader(pickle._Unpickler):
             if isinstance(key, str | bytes) or (isinstance(key, int) and abs(key) < _OWN_HASH):
                 continue
             self._alike[hash(key)] += 1
-            if self._alike[hash(key)] > _MOST_ALIKE:
-                raise UnsafePickleError(f"has more than {_MOST_ALIKE} keys with one hash")
+            if self._alike[hash(key)] > _MAX_ALIKE:
+                raise UnsafePickleError(f"has more than {_MAX_ALIKE} keys with one hash")
 
 
 def _size(value: Any) -> int:
@@ -215,7 +215,7 @@ def _size(value: Any) -> int:
 
 def _count(value: Any) -> None:
     """Raise `UnsafePickleError` if the value would be too large when written out."""
-    left, bytes_left, stack = _MOST_VALUES, _MOST_BYTES, [value]
+    left, bytes_left, stack = _MAX_VALUES, _MAX_BYTES, [value]
     while stack:
         part = stack.pop()
         left -= 1
@@ -226,6 +226,6 @@ def _count(value: Any) -> None:
         else:
             bytes_left -= _size(part)
         if len(stack) > left:
-            raise UnsafePickleError(f"expands to more than {_MOST_VALUES:,} values")
+            raise UnsafePickleError(f"expands to more than {_MAX_VALUES:,} values")
         if bytes_left < 0:
-            raise UnsafePickleError(f"expands to more than {_MOST_BYTES:,} bytes")
+            raise UnsafePickleError(f"expands to more than {_MAX_BYTES:,} bytes")

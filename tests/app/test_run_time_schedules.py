@@ -115,7 +115,7 @@ def test_schedules_of_an_app_are_its_own(app: QWorker, monkeypatch: pytest.Monke
     ):
         with pytest.raises(InvalidNameError, match="belongs to app 'jobs'"):
             change()
-    monkeypatch.setattr(rules, "MOST_SCHEDULES", 2)
+    monkeypatch.setattr(rules, "MAX_SCHEDULES", 2)
     assert task.schedule("first", every("1h"), 1)
     with pytest.raises(InvalidOptionError, match="has 2; remove some"):
         task.schedule("second", every("1h"), 1)

@@ -17,7 +17,7 @@ from qworker.daemon.reaper import Reaper
 from qworker.daemon.schedule_listing import ListedSchedule, list_schedules
 from qworker.daemon.scheduler import LOOK_MS, Scheduler
 from qworker.daemon.schedules import find_scheduled, register
-from qworker.daemon.slots import MOST_MISSED, ON_TIME_MS, due_slots
+from qworker.daemon.slots import MAX_MISSED, ON_TIME_MS, due_slots
 from qworker.daemon.tick import Tick
 from qworker.engine.settle import Outcomes
 from qworker.errors import InvalidNameError, ServerError
@@ -75,7 +75,7 @@ class TestDueSlots:
         slots = [NOON - 2 * HOUR_MS, NOON - HOUR_MS, NOON]
         assert due_slots(schedule, NOON - 3 * HOUR_MS, NOON) == (slots, None)
         many, _ = due_slots(schedule, 0, NOON)
-        assert many == [NOON - HOUR_MS * back for back in range(MOST_MISSED - 1, -1, -1)]
+        assert many == [NOON - HOUR_MS * back for back in range(MAX_MISSED - 1, -1, -1)]
 
     def test_spring_and_autumn(self) -> None:
         """A daily time that the clock skips is one slot after the gap; one in the hour that comes twice is one slot."""

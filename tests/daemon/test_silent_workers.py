@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from qworker.daemon.reaper import Reaper
-from qworker.daemon.silent_workers import FORGOTTEN_MS, MOST_SILENT, SilentWorkers
+from qworker.daemon.silent_workers import FORGOTTEN_MS, MAX_SILENT, SilentWorkers
 from qworker.wire.keys import leaving_key, queues_key, workers_key
 from qworker.wire.presence import WorkerDocument
 from tests.daemon.conftest import events
@@ -65,8 +65,8 @@ def test_of_a_thousand_killed_workers_a_hundred_are_kept(
     assert drive.redis.info("commandstats")["cmdstat_hscan"]["calls"] <= 10
     while not any(passes):
         passes.append(silent.forget(NOW, 1))
-    assert sum(passes) == 1000 - MOST_SILENT
-    kept = {f"k{n}".encode() for n in range(MOST_SILENT)} | {name.encode() for name in living}
+    assert sum(passes) == 1000 - MAX_SILENT
+    kept = {f"k{n}".encode() for n in range(MAX_SILENT)} | {name.encode() for name in living}
     assert {*drive.redis.hkeys(workers_key("t"))} == kept
     # The next walk is a minute later.
     drive.redis.hset(workers_key("t"), "old", document("old", 0))

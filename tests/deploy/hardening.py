@@ -28,7 +28,7 @@ AT_FDCWD, AT_RECURSIVE = -100, 0x8000
 MOUNT_SETATTR, MOUNT_ATTR_RDONLY = 442, 1
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 EQUAL, MASKED_EQUAL = 4, 7
-MOST_FAMILIES = 64
+MAX_FAMILIES = 64
 KEPT = (b"/tmp", b"/dev")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -108,7 +108,7 @@ def restrict(wanted: dict[str, Any]) -> None:
             exec_only = Comparison(2, MASKED_EQUAL, mmap.PROT_EXEC, mmap.PROT_EXEC)
             forbidden.add(ERRNO | errno.EPERM, call, exec_only)
     families = {getattr(socket, name) for name in wanted["families"]}
-    for family in set(range(MOST_FAMILIES)) - families:
+    for family in set(range(MAX_FAMILIES)) - families:
         refused = Comparison(0, EQUAL, family, 0)
         forbidden.add(ERRNO | errno.EAFNOSUPPORT, "socket", refused)
     forbidden.load()

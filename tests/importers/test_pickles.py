@@ -204,7 +204,7 @@ def test_a_short_pickle_takes_little_memory_and_time(
 ) -> None:
     """Bytes that ask for gigabytes, or for a day of comparing, are read or refused in little memory."""
     # A million takes seconds, which is what the limit is for.
-    monkeypatch.setattr(pickles, "_MOST_VALUES", 50_000)
+    monkeypatch.setattr(pickles, "_MAX_VALUES", 50_000)
     data, refused = BOMBS[bomb]
     tracemalloc.start()
     began = time.process_time()

@@ -20,7 +20,7 @@ QUICK = {
 #: A mutation of each world: the first one.
 _BY_DAY = {mutation.world: name for name, mutation in reversed(MUTATIONS.items())}.values()
 #: Only a bound for the case that a search never ends.
-MOST_S = 100.0
+MAX_S = 100.0
 
 
 @pytest.mark.bad_input("time or host: clock back an hour within a pass")
@@ -28,7 +28,7 @@ MOST_S = 100.0
 @pytest.mark.slow
 def test_every_promise_holds_in_every_state_of_a_small_world(world: str) -> None:
     """Whatever order calls, lost replies, late ghosts, expiries and crashes come in."""
-    match = search((made, (world, True, "")), most_s=MOST_S)
+    match = search((made, (world, True, "")), most_s=MAX_S)
     assert match.breach is None
     assert match.complete
     assert match.states >= QUICK[world]
@@ -46,14 +46,14 @@ def test_every_promise_holds_in_every_state_of_a_small_world(world: str) -> None
 @pytest.mark.slow
 def test_a_broken_product_is_found(mutation: str) -> None:
     """The search sees each of these changes, and tells a way that leads to the damage."""
-    match = search((made, (MUTATIONS[mutation].world, True, mutation)), most_s=MOST_S)
+    match = search((made, (MUTATIONS[mutation].world, True, mutation)), most_s=MAX_S)
     assert match.breach is not None
     assert match.breach.steps
 
 
 def test_a_breach_is_reported_with_a_shortest_path() -> None:
     """A send whose reply was lost and that is repeated without its number: two calls."""
-    match = search((made, ("lanes", True, "send-unnumbered")), most_s=MOST_S)
+    match = search((made, ("lanes", True, "send-unnumbered")), most_s=MAX_S)
     assert match.breach is not None
     assert match.breach.problem == "a1 is in 2 places: ready, ready"
     first, second = match.breach.steps
@@ -70,7 +70,7 @@ def test_the_command_prints_the_states_and_writes_them(
     path = tmp_path / "found.json"
     assert main(["--worlds", "crossing", "--small", "--json", str(path)]) == 0
     document = json.loads(path.read_text("utf-8"))
-    alone = search((made, ("crossing", True, "")), most_s=MOST_S)
+    alone = search((made, ("crossing", True, "")), most_s=MAX_S)
     assert document["states"] == alone.states
     assert document["transitions"] == alone.transitions
     assert document["violations"] == 0

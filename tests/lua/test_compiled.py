@@ -9,7 +9,7 @@ from tests.lua.bytecode import Function, functions_of
 from tests.tables import each
 
 #: Lua's own limits are 200, 60 and 250. The rest is room for a change that has to add names before it takes some away.
-MOST_LOCALS, MOST_UPVALUES, MOST_REGISTERS = 192, 45, 225
+MAX_LOCALS, MAX_UPVALUES, MAX_REGISTERS = 192, 45, 225
 
 
 def compiled(source: bytes) -> list[Function]:
@@ -22,9 +22,9 @@ def compiled(source: bytes) -> list[Function]:
 def test_scripts_keep_a_margin_to_the_limits_of_lua(name: str) -> None:
     """A name more in a shared part must not keep a script from compiling: move constants into their one function."""
     for function in compiled(load_script(name).source):
-        assert function.locals <= MOST_LOCALS, f"{name}, line {function.line}: {function}"
-        assert function.upvalues <= MOST_UPVALUES, f"{name}, line {function.line}: {function}"
-        assert function.registers <= MOST_REGISTERS, f"{name}, line {function.line}: {function}"
+        assert function.locals <= MAX_LOCALS, f"{name}, line {function.line}: {function}"
+        assert function.upvalues <= MAX_UPVALUES, f"{name}, line {function.line}: {function}"
+        assert function.registers <= MAX_REGISTERS, f"{name}, line {function.line}: {function}"
 
 
 def test_the_counts_are_those_of_lua() -> None:

@@ -30,7 +30,7 @@ from verification.faults.history import Event, events_of
 from verification.faults.key_kinds import (
     DELAY_S,
     FOR_S,
-    MOST_S,
+    MAX_S,
     PRESSED,
     STARTED,
     TIMED,
@@ -208,7 +208,7 @@ def _bounds(row: Row) -> list[Bound]:
     if row.name in STALLED:
         return bounds
     if row.name in _SERVED:
-        bounds.append(within("postponed_s", MOST_S + 3.0))
+        bounds.append(within("postponed_s", MAX_S + 3.0))
     held_s = _HELD_S + _AWAY_S.get(row.name, 0.0)
     return [*bounds, *_ALONE, within("held_after_s", held_s), within("kept_longer_s", 0.1)]
 

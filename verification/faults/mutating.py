@@ -12,7 +12,7 @@ from verification.faults.rows import ROWS
 
 __all__ = ["catch", "catch_all"]
 
-MOST_S = 300.0
+MAX_S = 300.0
 #: Words of problems that no busy machine makes: a figure that is late proves nothing.
 SAFETY = (
     *(kind.replace("_", " ") for kind in ALWAYS),
@@ -35,7 +35,7 @@ def catch(name: str, *, seed: int, seconds: float = 0.0) -> Played | None:
             played = play(ROWS[row], seed=seed, seconds=seconds, mutation=name, patience=1e9)
             if any(word in problem for problem in played.problems for word in SAFETY):
                 return played
-            if time.monotonic() - begun > MOST_S:
+            if time.monotonic() - begun > MAX_S:
                 return None
         seed += 1
 

@@ -31,7 +31,7 @@ __all__ = ["Slope", "slope_of", "soak"]
 DAY_MESSAGES = 1_000_000
 DAY_TICKS = 86_400
 #: What may be gained in such a day at most, of the mean size.
-MOST_GAINED = 0.05
+MAX_GAINED = 0.05
 _EVERY_S = 1.0
 #: The start is left out: pools fill, interpreters warm up, the AOF is rewritten once.
 _WARM = 0.3
@@ -60,7 +60,7 @@ class Slope:
 
         `grows` where that is known, `unsure` where the samples are too few or too uneven to tell.
         """
-        if self.gains(seconds) < MOST_GAINED:
+        if self.gains(seconds) < MAX_GAINED:
             return "flat"
         return "grows" if self.per_s > self.margin else "unsure"
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 HEARTBEAT_MS: Final = 5000
-MOST_TOKENS: Final = 8
+MAX_TOKENS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -689,7 +689,7 @@ class Model:
         opened = self.paused in ("out", "all") and paused not in ("out", "all")
         self.paused = paused
         if opened:
-            self._ring(MOST_TOKENS)
+            self._ring(MAX_TOKENS)
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -795,7 +795,7 @@ class Model:
 
     def _ring(self, messages: int) -> None:
         if self.paused not in ("out", "all"):
-            self.tokens = max(self.tokens, min(messages, MOST_TOKENS))
+            self.tokens = max(self.tokens, min(messages, MAX_TOKENS))
 
     # -- looking -------------------------------------------------------------------------------
 

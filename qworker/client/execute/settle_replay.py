@@ -32,8 +32,8 @@ _log = logger(__name__)
 
 #: Seconds for which settles are kept; limits on their number, for a child that acks 100,000 messages a second.
 _KEPT_S: Final = 10.0
-_MOST_CALLS: Final = 2_000
-_MOST_WORDS: Final = 100_000
+_MAX_CALLS: Final = 2_000
+_MAX_WORDS: Final = 100_000
 #: What is repeated in one trip, at most.
 _TRIP_CALLS: Final = 500
 _TRIP_BYTES: Final = 2**20
@@ -97,8 +97,8 @@ class RecentSettles:
             self._words += words
             while (
                 now - self._settled[0].at > _KEPT_S
-                or len(self._settled) > _MOST_CALLS
-                or (self._words > _MOST_WORDS and len(self._settled) > 1)
+                or len(self._settled) > _MAX_CALLS
+                or (self._words > _MAX_WORDS and len(self._settled) > 1)
             ):
                 self._words -= self._settled.popleft().words
 

@@ -25,7 +25,7 @@ _log = logger(__name__)
 MAX_WAITS: Final = 16
 #: Seconds of one turn of the shared wait, and the most bells it covers.
 _TURN_S: Final = 0.1
-_MOST_BELLS: Final = 1_000
+_MAX_BELLS: Final = 1_000
 #: Seconds after which a failing shared wait ends: its callers receive without it.
 _GIVE_UP_S: Final = 0.5
 
@@ -96,8 +96,8 @@ class SharedWaits:
 
     async def _turn(self) -> None:
         bells = dict.fromkeys(bell for waiter in self._waiters for bell in waiter.bells)
-        chosen = list(bells)[:_MOST_BELLS]
-        if len(bells) > _MOST_BELLS:
+        chosen = list(bells)[:_MAX_BELLS]
+        if len(bells) > _MAX_BELLS:
             # The others come first in the next turn.
             self._waiters = [*self._waiters[1:], self._waiters[0]]
         rung: bytes = await self._call(listen_at(chosen, _TURN_S), _GIVE_UP_S)

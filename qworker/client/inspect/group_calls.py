@@ -13,10 +13,10 @@ from qworker.errors import ProtectionError
 from qworker.wire.calls import MemberRef, open_member
 from qworker.wire.result import read_end
 
-__all__ = ["MOST_BYTES", "EndedCall", "read_calls"]
+__all__ = ["MAX_READ_BYTES", "EndedCall", "read_calls"]
 
 #: Bytes of values after which no further calls are read.
-MOST_BYTES: Final = 2**22
+MAX_READ_BYTES: Final = 2**22
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def read_calls(
     """
     calls: list[EndedCall] = []
     read_bytes = 0
-    while len(calls) < count and read_bytes < MOST_BYTES:
+    while len(calls) < count and read_bytes < MAX_READ_BYTES:
         values: commands.Values = yield commands.read_values(
             queue.keys, group_id, first + len(calls)
         )

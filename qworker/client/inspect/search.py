@@ -18,7 +18,7 @@ __all__ = ["Searched", "search"]
 _PAGE: Final = 500
 #: Pages without any message, as of leases that are gone meanwhile, before the search counts them as read.
 _EMPTY: Final = 50
-_MOST_BYTES: Final = 256 * 2**20
+_MAX_BYTES: Final = 256 * 2**20
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ def search(
     *states: str,
     most_read: int,
     most_found: int,
-    most_bytes: int = _MOST_BYTES,
+    most_bytes: int = _MAX_BYTES,
     cursor: str = END,
 ) -> Plan[Searched]:
     """Find messages in some states (none given: all) that fit; ends behind a page with the last of `most_found`.

@@ -24,7 +24,7 @@ from qworker.client.plan import Plan
 from qworker.engine import shares as commands
 from qworker.engine.raw import server_time
 from qworker.engine.shards import read_shards
-from qworker.engine.shares import MOST_SHARDS, TAKEN_AWAY, Allotted, Report, Wish
+from qworker.engine.shares import MAX_LIMITED_SHARDS, TAKEN_AWAY, Allotted, Report, Wish
 from qworker.errors import QworkerError, ServerError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
@@ -201,7 +201,7 @@ class Balancer:
                 shards.update(dict.fromkeys(names, True))
             for shard in filter(partial(_covers, one), one.shares):
                 shards.setdefault(shard, False)
-            found[one.name] = dict([*shards.items()][:MOST_SHARDS])
+            found[one.name] = dict([*shards.items()][:MAX_LIMITED_SHARDS])
         return found
 
 

@@ -16,7 +16,7 @@ from qworker.wire.groups import ORDERED
 __all__ = ["LimitLoad", "limit_loads"]
 
 #: Groups that are looked at, of each queue.
-_MOST_GROUPS = 1000
+_MAX_GROUPS = 1000
 
 
 class LimitLoad(NamedTuple):
@@ -54,7 +54,7 @@ class LimitLoad(NamedTuple):
         return "one running" if self.groups == 1 else f"one running, in {count(self.full, 'group')}"
 
 
-def limit_loads(queue: QueueRef, *, most_read: int = _MOST_GROUPS) -> Plan[list[LimitLoad]]:
+def limit_loads(queue: QueueRef, *, most_read: int = _MAX_GROUPS) -> Plan[list[LimitLoad]]:
     """Read the limits of a queue, the one with the most waiting messages first, of about `most_read` groups a shard."""
     stored: dict[str, Limit] = yield from limits(queue)
     if not stored:

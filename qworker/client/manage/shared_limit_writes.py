@@ -19,7 +19,7 @@ from qworker.engine.groups import limits as stored_limits
 from qworker.engine.index import announce
 from qworker.engine.raw import server_time
 from qworker.engine.shards import read_shards
-from qworker.engine.shares import MOST_SHARDS, TAKEN_AWAY
+from qworker.engine.shares import MAX_LIMITED_SHARDS, TAKEN_AWAY
 from qworker.errors import InvalidOptionError, QworkerError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import split_shard_name
@@ -29,7 +29,7 @@ __all__ = ["change", "leave", "take_away"]
 
 #: Passes that a change waits for until its shares are written, at most.
 _PASSES: Final = 3
-_MOST_LIMITS: Final = 100
+_MAX_LIMITS: Final = 100
 
 
 def change(
@@ -49,15 +49,15 @@ def change(
     for queue in queues:
         known: Shards = yield read_shards(QueueKeys(namespace, queue))
         shards += known.names(queue)
-    if len(shards) > MOST_SHARDS:
+    if len(shards) > MAX_LIMITED_SHARDS:
         raise InvalidOptionError(
-            "with", f"makes a limit over {len(shards)} shards", f"the most is {MOST_SHARDS}"
+            "with", f"makes a limit over {len(shards)} shards", f"the most is {MAX_LIMITED_SHARDS}"
         )
-    if not one.words and len((yield from declared(namespace))) >= _MOST_LIMITS:
+    if not one.words and len((yield from declared(namespace))) >= _MAX_LIMITS:
         raise InvalidOptionError(
             "with",
-            f"makes a limit over several queues of {_MOST_LIMITS + 1}",
-            f"the most is {_MOST_LIMITS}",
+            f"makes a limit over several queues of {_MAX_LIMITS + 1}",
+            f"the most is {_MAX_LIMITS}",
         )
     adopted: dict[str, str] = {}
     try:

@@ -23,7 +23,7 @@ from qworker.errors import AccessDeniedError
 
 __all__ = ["Searches", "is_gone"]
 
-_MOST_S: Final = 300.0
+_MAX_S: Final = 300.0
 #: Messages of a queue (or shard) up to which a message is searched for.
 _SEARCHED: Final = 1000
 #: The same of a brief search, which many waits make.
@@ -58,7 +58,7 @@ class Searches:
         """Whether to search now; the next search is after twice the pause."""
         if time.monotonic() < self._at:
             return False
-        self._pause_s = min(2 * self._pause_s, _MOST_S)
+        self._pause_s = min(2 * self._pause_s, _MAX_S)
         self._at = time.monotonic() + self._pause_s
         return True
 

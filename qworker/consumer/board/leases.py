@@ -26,8 +26,8 @@ _NO_MARKS: Final = bytes(1024)
 LEASE_ID: Final = re.compile(rb"[A-Za-z0-9._-]+")
 LEASE_ID_BYTES: Final = 78
 #: No visibility timeout and no time in ms is larger.
-_MOST_VISIBILITY_S: Final = 24 * 3600.0
-_MOST_MS: Final = 2**53
+_MAX_VISIBILITY_S: Final = 24 * 3600.0
+_MAX_MS: Final = 2**53
 _RECALLED: Final = 1
 _LOST: Final = 3
 _MARKS: Final = bytes(byte & MARK_BITS for byte in range(256))
@@ -155,9 +155,9 @@ class LeaseSlots:
             state <= LeaseState.HELD
             and LEASE_ID.fullmatch(name)
             and count <= MAX_LEASE
-            and 0 <= visibility_s <= _MOST_VISIBILITY_S
+            and 0 <= visibility_s <= _MAX_VISIBILITY_S
             and all(0 <= time <= MAX_BOOT_S for time in (deadline, begun, delivered))
-            and delivered_ms <= _MOST_MS
+            and delivered_ms <= _MAX_MS
         ):
             self.spoiled = True
             return None

@@ -13,7 +13,7 @@ __all__ = ["Buckets", "backlogs", "bucket_width", "carried_width", "flows", "no_
 
 _WEEK_S: Final = 7 * 86_400
 _WIDTHS_S: Final = (1, 2, 5, 10, 30, 60, 300, 900, 3600, 6 * 3600, 86_400, _WEEK_S)
-_MOST_BUCKETS: Final = 240
+_MAX_BUCKETS: Final = 240
 
 Rows = Mapping[Key, list[int]]
 
@@ -21,9 +21,9 @@ Rows = Mapping[Key, list[int]]
 def bucket_width(span_s: float) -> int:
     """Choose the width of buckets in seconds; there are at most 240."""
     for width in _WIDTHS_S:
-        if span_s / width <= _MOST_BUCKETS:
+        if span_s / width <= _MAX_BUCKETS:
             return width
-    return int(span_s / _MOST_BUCKETS / _WEEK_S + 1) * _WEEK_S
+    return int(span_s / _MAX_BUCKETS / _WEEK_S + 1) * _WEEK_S
 
 
 def carried_width(width_s: int) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["count_events", "overview"]
 
 #: Maximum number of rows of a table by free text (error classes, workers) and by bins of these.
-_MOST_BINS: Final = 500_000
+_MAX_BINS: Final = 500_000
 #: The reasons of deliveries: what a message has waited for.
 _LIMITS: Final = ("concurrency", "rate", "parent_concurrency", "parent_rate", "turn")
 #: Events of attempts that failed, and of those that closed.
@@ -44,7 +44,7 @@ _FAILURES: Final = f"""
     where {_FAILED}
     group by {_TASK}, coalesce(error_class, reason, event)
     order by failed desc, task, error
-    limit {_MOST_BINS}
+    limit {_MAX_BINS}
 """
 
 
@@ -119,5 +119,5 @@ def _of_attempts(*keys: str) -> str:
         )
         group by {names}, {bin_of("us")}
         order by attempts desc, {names}, bin
-        limit {_MOST_BINS}
+        limit {_MAX_BINS}
     """

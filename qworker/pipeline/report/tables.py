@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _MOST: Final = 500
-_MOST_GAPS: Final = 100
+_MAX_GAPS: Final = 100
 _SHOWN_WORKERS: Final = 30
 #: Bars of the histograms between 1 ms and 10 ms, 10 ms and 100 ms …; the first one is of all below 0.1 ms too.
 _BARS_PER_DECADE: Final = 5
@@ -238,4 +238,4 @@ def gaps(found: Sequence[Hole], scope: Scope) -> list[dict[str, Any]]:
             or begun < scope.until
         )
     ]
-    return holes[:_MOST_GAPS]
+    return holes[:_MAX_GAPS]

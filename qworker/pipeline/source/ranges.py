@@ -12,7 +12,7 @@ from qworker.pipeline.source.offsets import Offsets, Position, Range, shares
 __all__ = ["Ranges"]
 
 #: Epochs of one journal that a read goes through; each is a loss of counters, so there is one, sometimes two.
-_MOST_EPOCHS: Final = 1000
+_MAX_EPOCHS: Final = 1000
 #: Fewer entries are not worth a task.
 _SMALLEST_PART: Final = 200
 
@@ -26,7 +26,7 @@ class Ranges(EntryReader):
         Entries of an epoch after its last stored one are unknown once a new epoch has begun; they do not count as lost.
         """
         position = start or Position(0, 0)
-        for _ in range(_MOST_EPOCHS):
+        for _ in range(_MAX_EPOCHS):
             if position.epoch == end.epoch:
                 break
             (entry,) = self._entries(

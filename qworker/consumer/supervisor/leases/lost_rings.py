@@ -26,7 +26,7 @@ __all__ = ["ring_again"]
 _log = structlog.get_logger(__name__)
 
 #: Queues in more slots of a Cluster than this have no waits whose tokens could be lost, see `child.receive.doorbells`.
-_MOST_SLOTS: Final = 16
+_MAX_SLOTS: Final = 16
 
 
 def ring_again(calls: RecurringCalls, queues: Sequence[QueueKeys]) -> None:
@@ -64,7 +64,7 @@ def _parts(queues: Sequence[QueueKeys], *, clustered: bool) -> Iterator[Sequence
     slots: dict[int, list[QueueKeys]] = {}
     for keys in queues:
         slots.setdefault(int(key_slot(keys.wake.encode())) if clustered else 0, []).append(keys)
-    if len(slots) > _MOST_SLOTS:
+    if len(slots) > _MAX_SLOTS:
         return
     for of_slot in slots.values():
         for first in range(0, len(of_slot), MAX_POLLED):
