@@ -37,7 +37,7 @@ __all__ = ["Handle", "aresult_within", "check_keeps", "handle_of", "result_withi
 R = TypeVar("R")
 
 
-class Keeper(Protocol):
+class ResultTask(Protocol):
     """The part of a task that handles use."""
 
     @property
@@ -67,7 +67,7 @@ class Handle(Generic[R]):
         app: HandleApp,
         queue: str,
         message_id: str,
-        task: Keeper | None = None,
+        task: ResultTask | None = None,
         *,
         chain: tuple[str, ...] = (),
         sent: bool = False,
@@ -229,7 +229,7 @@ async def aresult_within(
     return handle._value(await await_result(queue, handle._awaited, seconds, shared), seconds)
 
 
-def handle_of(app: HandleApp, task: Keeper, message: str | Handle[Any]) -> Handle[Any]:
+def handle_of(app: HandleApp, task: ResultTask, message: str | Handle[Any]) -> Handle[Any]:
     """Make a handle of a task's message. Raises `NoResultError`, `WrongNamespaceError` and `InvalidNameError`."""
     check_keeps(task)
     if isinstance(message, Handle):
@@ -243,7 +243,7 @@ def handle_of(app: HandleApp, task: Keeper, message: str | Handle[Any]) -> Handl
     return Handle(app, task.queue, message, task)
 
 
-def check_keeps(task: Keeper) -> None:
+def check_keeps(task: ResultTask) -> None:
     """Raise `NoResultError` for a task that keeps no results."""
     if task.result_type is None:
         raise NoResultError(

@@ -12,14 +12,16 @@ from typing import Any, Final
 
 from qworker.app.context import running
 
-__all__ = ["RECORD_FIELDS", "add_message_fields", "calling", "mark_records", "message_fields"]
+__all__ = ["RECORD_FIELDS", "add_message_fields", "mark_records", "message_fields", "running_batch"]
 
 #: Attributes of a `logging.LogRecord`, '' outside of handlers. Prefixed: `logging` refuses an `extra=` with the name of
 #: an attribute, and many applications call theirs `task`.
 RECORD_FIELDS: Final = ("qworker_task", "qworker_queue", "qworker_message_id")
 
 #: The batch that runs in this thread or coroutine: task, queue, number of messages.
-calling: ContextVar[tuple[str, str, int] | None] = ContextVar("qworker_calling", default=None)
+running_batch: ContextVar[tuple[str, str, int] | None] = ContextVar(
+    "qworker_running_batch", default=None
+)
 
 
 def message_fields() -> dict[str, Any]:
@@ -28,7 +30,7 @@ def message_fields() -> dict[str, Any]:
     if delivery is not None:
         context = delivery.context()
         return {"task": context.task, "queue": context.queue, "message_id": context.message_id}
-    batch = calling.get()
+    batch = running_batch.get()
     if batch is None:
         return {}
     task, queue, messages = batch

@@ -124,7 +124,7 @@ def command(
             source=source,
             queues=reading.queues,
         )
-    yield from _told(result, reading.files(), begun, reading)
+    yield from _outcome(result, reading.files(), begun, reading)
     _exit(result)
 
 
@@ -143,19 +143,19 @@ def _increment(
     start = "the beginning" if last.at is None else f"the audit of {last.at:%Y-%m-%d %H:%M} UTC"
     yield Output(text=Note(f"audited the events since {start}"))
     read = last.files(lake)
-    yield from _told(result, read, begun, None, audited_before=iso(last.at))
+    yield from _outcome(result, read, begun, None, audited_before=iso(last.at))
     _exit(result)
 
 
-def _told(
+def _outcome(
     result: AuditResult, read: FilesRead, begun: float, reading: EventSelection | None, **more: Any
 ) -> Iterator[Output]:
-    """What was read, how long it took, and what was found."""
+    """Say what was read, how long it took, and what was found."""
     seconds = time.monotonic() - begun
     yield Output(
         {**result.document(), "read": {**asdict(read), "seconds": round(seconds, 1)}, **more},
         [
-            Note(f"read {count(result.events, 'event')}{read.words}, in {span(seconds)}"),
+            Note(f"read {count(result.events, 'event')}{read.text}, in {span(seconds)}"),
             *_text(result, reading),
         ],
     )
@@ -170,7 +170,7 @@ def _text(result: AuditResult, reading: EventSelection | None) -> Iterator[str |
     """What an audit found; `reading`: say so if it has no events."""
     if not result.events and reading is not None:
         yield Note(
-            f"no events in {reading.words}: is the journal on? (qworker queue set QUEUE journal=all)"
+            f"no events in {reading.text}: is the journal on? (qworker queue set QUEUE journal=all)"
         )
     yield _figures(result)
     if result.unheard:

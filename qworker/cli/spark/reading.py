@@ -178,7 +178,7 @@ class EventSelection:
         return self.lake
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Name the source of the events."""
         parts = [f"the archive {self.lake.root}"] if self.lake is not None else []
         return " and ".join([*parts, *(["the live journal"] if self.live else [])])

@@ -105,7 +105,7 @@ def command(
         page = render(document)
     write(out, page)
     _note_reading(done, reading)
-    read = f"{count(done.events, 'event')}{done.read.words}, in {span(seconds)}"
+    read = f"{count(done.events, 'event')}{done.read.text}, in {span(seconds)}"
     return Output(document, f"{out} ({size(len(page.encode()))}): {read}")
 
 
@@ -116,7 +116,7 @@ def _scope(session: Session, reading: EventSelection, targets: tuple[str, ...]) 
     by_queue, default_ms = _parse(targets)
     return Scope(
         namespace=session.namespace,
-        source=reading.words,
+        source=reading.text,
         since=reading.since,
         until=reading.until,
         targets_ms=by_queue,
@@ -159,7 +159,7 @@ def _note_reading(done: Reported, reading: EventSelection) -> None:
     elif done.since is not None:
         note(f"read the events since the report of {done.since:%Y-%m-%d %H:%M} UTC")
     if not done.document["data"]["rows"]:
-        note(f"no events in {reading.words} in this window")
+        note(f"no events in {reading.text} in this window")
 
 
 def _ms(moment: datetime | None) -> int | None:

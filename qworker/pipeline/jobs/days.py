@@ -39,7 +39,7 @@ class FilesRead:
         return cls(len(sizes), sum(sizes.values()))
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Name them in a sentence: " from 3 files of the archive (2 MB)"."""
         if not self.files:
             return ""

@@ -210,7 +210,7 @@ class DeadLetters(View[DeadRow]):
         """Sort the latest death first."""
         return -row.group.letter.died_ms
 
-    def words(self, row: DeadRow) -> str:
+    def filter_text(self, row: DeadRow) -> str:
         """Search queue, task, reason, error and fingerprint."""
         letter = row.group.letter
         parts = (row.queue, letter.message.task, letter.reason, letter.error_class)

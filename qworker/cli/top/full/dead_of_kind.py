@@ -82,7 +82,7 @@ class DeadOfKind(View[Any]):
         """Sort the newest first."""
         return -row.died_ms
 
-    def words(self, row: DeadLetter) -> str:
+    def filter_text(self, row: DeadLetter) -> str:
         """Search ids and error."""
         return f"{row.entry_id} {row.message.id} {error_line(row)}"
 

@@ -45,7 +45,7 @@ class Findings(View[Finding]):
         """Sort problems first."""
         return _SEVERITY[row.status]
 
-    def words(self, row: Finding) -> str:
+    def filter_text(self, row: Finding) -> str:
         """Search all of it."""
         return f"{row.status.value} {row.check} {row.text} {row.fix}"
 

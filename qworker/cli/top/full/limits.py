@@ -59,7 +59,7 @@ class Limits(View[LimitRow]):
         """Sort the one with the most waiting messages first."""
         return -row.load.waiting
 
-    def words(self, row: LimitRow) -> str:
+    def filter_text(self, row: LimitRow) -> str:
         """Search its queue, its name, and the limit."""
         return f"{row.queue} {row.load.name} {row.load.limit.text}"
 

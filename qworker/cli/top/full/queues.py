@@ -97,7 +97,7 @@ class Queues(View[QueueRow]):
         """Sort as the dashboard does."""
         return -urgency(row)
 
-    def words(self, row: QueueRow) -> str:
+    def filter_text(self, row: QueueRow) -> str:
         """Search its name and its states."""
         return " ".join([row.name, *(text for text, _ in row.states)])
 

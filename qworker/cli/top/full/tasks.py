@@ -76,7 +76,7 @@ class Tasks(View[TaskRow]):
         """Sort what is paused first."""
         return row.paused_ms is None
 
-    def words(self, row: TaskRow) -> str:
+    def filter_text(self, row: TaskRow) -> str:
         """Search its name, and whether it is paused."""
         return row.name if row.paused_ms is None else f"{row.name} paused"
 

@@ -68,7 +68,7 @@ class View(Generic[R]):
         """Return what sorts rows unless a column does, the lowest first."""
         raise NotImplementedError
 
-    def words(self, row: R) -> str:
+    def filter_text(self, row: R) -> str:
         """Return the text that the filter searches."""
         return self.name_of(row)
 
@@ -149,7 +149,9 @@ class View(Generic[R]):
         wanted = self.filter.lower().split()
         rows = list(self._all)
         if wanted:
-            rows = [row for row in rows if all(word in self.words(row).lower() for word in wanted)]
+            rows = [
+                row for row in rows if all(word in self.filter_text(row).lower() for word in wanted)
+            ]
         rows.sort(key=self.name_of)
         key: Callable[[R], Any] = self.urgency
         if self.sort is not None and self.sort.key is not None:

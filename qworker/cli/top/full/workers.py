@@ -123,7 +123,7 @@ class Workers(View[Worker]):
         """Sort what is gone or leaves first."""
         return (not row.is_gone, not row.described.leaving)
 
-    def words(self, row: Worker) -> str:
+    def filter_text(self, row: Worker) -> str:
         """Search its name, app, host and queues."""
         state = "gone" if row.is_gone else "leaving" if row.described.leaving else ""
         return " ".join([row.name, row.described.app, *row.described.queues, state])
@@ -181,7 +181,7 @@ class Handlers(View[Running]):
         """Sort the longest first."""
         return -row.seconds
 
-    def words(self, row: Running) -> str:
+    def filter_text(self, row: Running) -> str:
         """Search all that is shown."""
         return f"{row.task} {row.message_id} {row.worker} {row.pid}"
 

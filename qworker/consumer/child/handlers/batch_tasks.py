@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qworker.app.context import running
 from qworker.app.control import ControlFlow
-from qworker.app.log_context import calling
+from qworker.app.log_context import running_batch
 from qworker.consumer.board.counters import OUTCOMES, TIME_LIMIT
 from qworker.consumer.child.handlers.awaiting import needs_awaiting
 from qworker.errors import QworkerError
@@ -46,7 +46,7 @@ def _run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     if not ready:
         return
     task = _task_of(ready)
-    outside = calling.set((task.name, task.queue, len(ready)))
+    outside = running_batch.set((task.name, task.queue, len(ready)))
     try:
         results = task.function([delivery.args[0] for delivery in ready])
         if results is not None and needs_awaiting(results, task.name):
@@ -54,7 +54,7 @@ def _run_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a handler is its failure too
         _fail_all(runner, ready, error)
-    calling.reset(outside)
+    running_batch.reset(outside)
     _leave(runner, slot, ready)
 
 
@@ -64,7 +64,7 @@ async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
     if not ready:
         return
     task = _task_of(ready)
-    outside = calling.set((task.name, task.queue, len(ready)))
+    outside = running_batch.set((task.name, task.queue, len(ready)))
     try:
         results = task.function([delivery.args[0] for delivery in ready])
         while results is not None and needs_awaiting(results, task.name):
@@ -72,7 +72,7 @@ async def arun_group(runner: Runner, slot: int, group: list[Delivery]) -> None:
         _conclude(runner, task, ready, results)
     except BaseException as error:  # noqa: BLE001
         _fail_all(runner, ready, error)
-    calling.reset(outside)
+    running_batch.reset(outside)
     _leave(runner, slot, ready)
 
 

@@ -34,7 +34,7 @@ class ChildRelay:
     def __init__(self, client: Client, namespace: str) -> None:
         self._calls = RecurringCalls(client, give_up_s=_GIVE_UP_S)
         self._namespace = namespace
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._waiting: dict[str, QueueKeys] = {}
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -48,18 +48,18 @@ class ChildRelay:
 
     def tell(self, keys: QueueKeys) -> None:
         """Relay the outboxes of a queue (or shard) soon."""
-        with self._told:
+        with self._changed:
             self._waiting[keys.queue] = keys
-            self._told.notify()
+            self._changed.notify()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="qworker-relay", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
         """Relay the rest, for up to two seconds."""
-        with self._told:
+        with self._changed:
             self._ended = True
-            self._told.notify()
+            self._changed.notify()
         if self._thread is not None:
             self._thread.join(_LAST_S)
 
@@ -73,10 +73,10 @@ class ChildRelay:
                 _log.info("outbox_left", queue=keys.queue, problem=str(error))
 
     def _next(self) -> QueueKeys | None:
-        with self._told:
+        with self._changed:
             self._relays = False
             while not self._waiting and not self._ended:
-                self._told.wait()
+                self._changed.wait()
             if not self._waiting:
                 return None
             self._relays = True
