@@ -86,17 +86,21 @@ def each_readable(shards: Sequence[QueueRef], read: Callable[[QueueRef], Plan[T]
 
 
 def everywhere(
-    merge: Callable[[list[T]], T], *, reads: bool = False
+    merge: Callable[[list[T]], T],
+    *,
+    reads: bool = False,
+    shards_of: Callable[[QueueRef], Plan[list[QueueRef]]] = QueueRef.every_shard,
 ) -> Callable[[Operation[P, T]], Operation[P, T]]:
     """Run an operation in every shard; `merge` makes one result of theirs, in the order of the shards.
 
-    The error of a shard is raised after all others had their turn; with `reads` as by `each_readable`.
+    `shards_of` finds the shards. The error of one is raised after all others had their turn; with `reads` as by
+    `each_readable`.
     """
 
     def decorate(operation: Operation[P, T]) -> Operation[P, T]:
         @wraps(operation)
         def run(queue: QueueRef, /, *args: P.args, **kwargs: P.kwargs) -> Plan[T]:
-            shards = yield from queue.every_shard()
+            shards = yield from shards_of(queue)
             if reads:
                 results = yield from each_readable(
                     shards, lambda shard: operation(shard, *args, **kwargs)

@@ -14,7 +14,7 @@ from qworker.client.plan import Plan, Trips
 from qworker.client.shard_state import ShardState
 from qworker.client.unreturned import Unreturned
 from qworker.engine.attempt import GIVE_UP_S
-from qworker.engine.command import Brief
+from qworker.engine.command import Brief, Together
 from qworker.engine.index import announce
 from qworker.engine.options import DEFAULT_MAXSIZE, LARGEST_MAXSIZE
 from qworker.engine.raw import raw
@@ -25,6 +25,7 @@ from qworker.wire.codec import check_size
 from qworker.wire.envelope import Envelope
 from qworker.wire.ids import IdSource
 from qworker.wire.keyring import NO_KEYS, Keyring
+from qworker.wire.names import MAX_SHARDS
 from qworker.wire.numbers import whole
 
 __all__ = ["HasRef", "QueueRef"]
@@ -91,6 +92,21 @@ class QueueRef(DividedQueue):
         if refresh or self.stale:
             yield from self.look_up(sure=refresh)
         return [self.shard(number) for number in range(self.shards.kept)]
+
+    def journals(self) -> Plan[list[QueueRef]]:
+        """Return all shards of `every_shard`, and those that were given up and still have a journal.
+
+        One trip more if the queue was ever divided.
+        """
+        shards = yield from self.every_shard()
+        if self.single or not self.shards.epoch:
+            return shards
+        others = [self.shard_of(number) for number in range(self.shards.kept, MAX_SHARDS)]
+        there: list[object] = yield Together(
+            [raw("EXISTS", shard.keys.journal, decode=int) for shard in others]
+        )
+        # In a Cluster the node of a shard that may never have been there can be away.
+        return shards + [shard for shard, one in zip(others, there, strict=True) if one == 1]
 
     def check_undivided(self, group: str) -> Plan[None]:
         """Raise `InvalidOptionError` if the queue is divided: for a message of a group that no sender will place."""

@@ -30,8 +30,8 @@ class Inspection(msgspec.Struct, frozen=True):
     """A queue at one instant. Times in ms since 1970, None if there is none; the journal's size in bytes.
 
     `held`: how many of the delayed messages have no due time, see `Queue.hold`. `grouped`: messages that wait in
-    groups, which are ready as well. `unread`: shards that could not be
-    read, each with the reason; the figures cover the others.
+    groups, which are ready as well. `unread`: shards that could not be read, each with the reason; the figures cover
+    the others, and no shards that were given up, whose journals stay.
     """
 
     queue: str

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
+from qworker.client.manage.journal import given_up_bytes
 from qworker.formats import count, size, span
 from qworker.health.calls import check_calls
 from qworker.health.finding import FIX_AWAY, Finding, Status, counted, largest, listed
@@ -214,14 +215,17 @@ def _journals(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iter
         )
     behind: dict[str, float] = {}
     lost: dict[str, int] = {}
+    size_of_all = 0
     for name, queue in on.items():
         cap = next(at.value for at in read_attributes(queue.meta) if at.name == "journal-cap")
-        for lag in access.queues.get(name).reader_lags():
+        opened = access.queues.get(name)
+        for lag in opened.reader_lags():
             reader = f"{lag.reader.name} of {name}"
             if lag.missed:
                 lost[reader] = lag.missed
             if lag.unread_bytes >= _NEARLY_UNREAD * cap:
                 behind[reader] = lag.unread_bytes / cap
+        size_of_all += queue.journal_bytes + access.client.run(given_up_bytes(opened.ref))
     if lost:
         yield Finding(
             "journal.missed",
@@ -238,7 +242,6 @@ def _journals(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iter
             "start the reader (qworker spark archive), or qworker queue set QUEUE journal-cap=SIZE",
         )
     if not (shed or lost or behind):
-        size_of_all = sum(queue.journal_bytes for queue in on.values())
         yield Finding(
             "journal", Status.OK, f"on for {count(len(on), 'queue')}, {size(size_of_all)}"
         )

@@ -17,6 +17,7 @@ from qworker.daemon.schedules import register
 from qworker.engine.options import QueueAttributes
 from qworker.engine.settle import Outcomes, settle
 from qworker.errors import OutOfMemoryError
+from qworker.formats import size
 from qworker.health.finding import Status
 from qworker.health.server import _long_runs
 from qworker.store.connections import ConnectionFactory
@@ -554,6 +555,24 @@ def test_doctor_checks_journals_and_their_readers(run, shop):
     assert "archive of emails " in checks["journal.missed"]["text"]
     assert checks["journal.shed"]["status"] == "warning"
     assert "emails" in checks["journal.shed"]["text"]
+
+
+def test_doctor_counts_the_journals_of_shards_that_were_given_up(run, shop):
+    """Their entries stay, and take memory: after a queue is divided into fewer shards the size does not fall."""
+    shop.add_worker()
+    shop.add_reaper()
+    queue = shop.queue("emails")
+    queue.configure(QueueAttributes(journal="all"))
+    queue.divide(3, wait=0)
+    for _ in range(60):
+        queue.send("x")
+    queue.ack(*queue.receive(100))
+    queue.divide(1, wait=0)
+    shards = [shop.queue(name) for name in ("emails", "emails/1", "emails/2")]
+    sizes = [shard.inspect().journal_bytes for shard in shards]
+    assert min(sizes) > 1024
+    journal = findings_of(run("doctor", "--json"))["journal"]
+    assert journal["text"] == f"on for 1 queue, {size(sum(sizes))}"
 
 
 def test_doctor_takes_a_warning_for_a_problem_only_when_strict(run, shop):

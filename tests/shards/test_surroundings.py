@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from qworker import QueueAttributes, QWorker
+from qworker.client.inspect.life import life
 from qworker.client.manage.shard_upkeep import give_up_empty
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
@@ -163,6 +164,32 @@ def test_spark_reads_the_journal_of_every_shard(app: QWorker, queue: Queue) -> N
             numbers = sorted(row["number"] for row in rows if row["shard"] == shard)
             assert numbers == list(range(len(numbers)))
     assert rows_of(JournalReader(options_of(app, queues="order"))) == []
+
+
+def test_the_journal_of_a_shard_that_was_given_up_is_not_forgotten(
+    app: QWorker, queue: Queue
+) -> None:
+    """Its entries stay: readers that are behind are named, and the life of a message is found there."""
+    queue.register_reader("archive")
+    messages = queue.receive(10)
+    queue.ack(*messages)
+    queue.divide(1, wait=0)
+    assert len(queue.division().shards) == 1
+    assert {message.receipt.shard for message in messages if message.receipt} == {0, 1, 2}
+    assert [lag.unread_bytes > 0 for lag in queue.reader_lags()] == [True] * 3
+    for message in messages:
+        told = app.client.run(life(queue.ref, message.id, most_bytes=2**20))
+        assert [event.name for event in told.events] == ["sent", "delivered", "acked"]
+    reaper = Reaper(app.client, app.namespace)
+    reaper.tick()
+    collector = QueueCollector(app.client, lambda: reaper.registry.queues)
+    (entries,) = [one for one in collector.collect() if one.name == "qworker_journal_entries"]
+    streams = [app.client.ask("XLEN", keys.journal) for keys in reaper.registry.queues]
+    assert [len(streams), *(sample.value for sample in entries.samples)] == [3, sum(streams)]
+    queue.register_reader("audit")
+    assert [reader.name for reader in queue.readers()] == ["archive", "audit"] * 3
+    assert queue.forget_reader("archive")
+    assert [reader.name for reader in queue.readers()] == ["audit"] * 3
 
 
 def test_spark_reads_every_shard(app: QWorker, queue: Queue) -> None:

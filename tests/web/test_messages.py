@@ -143,6 +143,23 @@ def test_the_life_of_a_message_is_told_from_the_journal(browser: Browser, shop: 
     assert re.search(r"(ran|lasted) [0-9.]+m?s", page)
 
 
+def test_the_life_of_a_message_is_found_in_a_shard_that_was_given_up(
+    browser: Browser, shop: Shop
+) -> None:
+    """Also if the shards that its queue has now have an empty journal."""
+    queue = shop.queue()
+    queue.create(journal="all")
+    queue.divide(2, wait=0)
+    queue.send_many(["x"] * 2)
+    queue.send_many(["y"] * 2)
+    messages = queue.receive(4)
+    queue.ack(*messages)
+    queue.divide(1, wait=0)
+    shop.ask("DEL", shop.keys().journal)
+    (message, *_) = [one for one in messages if one.receipt and one.receipt.shard == 1]
+    assert "Delivery 1: done" in text_of(browser, f"{PAGE}/{message.id}")
+
+
 @pytest.mark.slow
 def test_a_page_says_where_the_journal_is_off(
     browser: Browser, spread: dict[str, str], shop: Shop

@@ -77,7 +77,7 @@ def life(
     """
     check_message_id(message_id)
     needle = b"q1 %s " % message_id.encode()
-    shards, result = (yield from queue.every_shard()), Life()
+    shards, result = (yield from queue.journals()), Life()
     for shard in shards:
         since_ms, end, bytes_read = sent_ms, "+", 0
         size = PageSize(_PAGE)

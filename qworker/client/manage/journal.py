@@ -12,6 +12,7 @@ from qworker.client.per_shard import chained, everywhere, nothing
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.engine.command import Command
+from qworker.engine.inspect import Inspection, inspect
 from qworker.engine.raw import raw, server_time
 from qworker.errors import InvalidOptionError
 from qworker.wire.keys import QueueKeys
@@ -22,6 +23,7 @@ __all__ = [
     "ReaderLag",
     "advance_reader",
     "forget_reader",
+    "given_up_bytes",
     "lags",
     "reader_lags",
     "readers",
@@ -53,7 +55,7 @@ class ReaderLag(msgspec.Struct, frozen=True):
     missed: int
 
 
-@everywhere(nothing)
+@everywhere(nothing, shards_of=QueueRef.journals)
 def register_reader(queue: QueueRef, name: str) -> Plan[None]:
     """Register a reader of the journal, so that `doctor` and metrics warn before it misses entries.
 
@@ -74,23 +76,33 @@ def advance_reader(queue: QueueRef, name: str, epoch: int, entry: int) -> Plan[N
     yield raw("HSET", queue.keys.readers, name, f"{epoch}-{entry} {now_ms}", decode=int)
 
 
-@everywhere(any)
+@everywhere(any, shards_of=QueueRef.journals)
 def forget_reader(queue: QueueRef, name: str) -> Plan[bool]:
     """Forget a reader of the journal; returns whether there was one."""
     gone: int = yield raw("HDEL", queue.keys.readers, name, decode=int)
     return gone == 1
 
 
-@everywhere(chained)
+@everywhere(chained, shards_of=QueueRef.journals)
 def readers(queue: QueueRef) -> Plan[list[JournalReader]]:
     """List the readers of the journal by name; other content is ignored."""
     return (yield from _readers(queue.keys))
 
 
-@everywhere(chained)
+@everywhere(chained, shards_of=QueueRef.journals)
 def reader_lags(queue: QueueRef) -> Plan[list[ReaderLag]]:
     """Return how far each reader of the journal is behind. One call per reader and two more."""
     return (yield from lags(queue.keys))
+
+
+def given_up_bytes(queue: QueueRef) -> Plan[int]:
+    """Return the approximate size of the journals of shards that were given up, which `inspect` leaves out."""
+    journals = yield from queue.journals()
+    total = 0
+    for shard in journals[queue.shards.kept :]:
+        seen: Inspection = yield inspect(shard.keys)
+        total += seen.journal_bytes
+    return total
 
 
 def lags(keys: QueueKeys) -> ReadPlan[list[ReaderLag]]:

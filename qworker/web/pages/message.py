@@ -107,7 +107,9 @@ def _life(
     most_bytes: int,
 ) -> Life:
     """Read the events of a message, if its queue has a journal."""
-    if not inspection.journal_entries or len(message_id) > 64:
+    # One that was divided may have its events in the journal of a shard that was given up.
+    has_journal = inspection.journal_entries or "shards" in inspection.meta
+    if not has_journal or len(message_id) > 64:
         return Life()
     sent_ms = stored.sent_ms if stored is not None else None
     return client.run(life(ref, message_id, most_bytes=most_bytes, sent_ms=sent_ms))
