@@ -24,12 +24,14 @@ def test_forgets_expired_entries(engine_drive: Drive) -> None:
     at = NOW + 15 * MINUTE_MS
     lanes = {"idle": f"7 {NOW}", "busy": f"9 {NOW + 1}", "older": "1 5", "kept": f"3 {NOW + 1} 1 a"}
     drive.redis.hset(drive.keys.producers, mapping=lanes)
-    drive.redis.hset(drive.keys.unique, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
+    held = {"held": f"b {at + 1}", "timed": f"c {at + 1} for", "debounced": f"d {2**53} @5 5"}
+    over = {"over": f"a {at}", "timed over": f"a {at} for"}
+    drive.redis.hset(drive.keys.unique, mapping=held | over)
     drive.redis.hset(drive.keys.rows, mapping={"over": f"a {at}", "held": f"b {at + 1}"})
-    assert pruned(drive, at=at) == Pruned(ENDED, until_ms=None, forgotten=4)
+    assert pruned(drive, at=at) == Pruned(ENDED, until_ms=None, forgotten=5)
     assert drive.state() == {
         "producers": {"busy": f"9 {NOW + 1}", "kept": f"3 {NOW + 1} 1 a"},
-        "unique": {"held": f"b {at + 1}"},
+        "unique": held,
         "rows": {"held": f"b {at + 1}"},
     }
     assert pruned(drive, at=at) == Pruned(ENDED, until_ms=None, forgotten=0)

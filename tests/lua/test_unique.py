@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from qworker.daemon.reaper import Reaper
+from qworker.engine.claim import claim
 from qworker.engine.dead import redrive
-from qworker.engine.message import ANYWHERE, cancel, delete
+from qworker.engine.extend import split
+from qworker.engine.message import ANYWHERE, cancel, delete, enqueue, hold
+from qworker.engine.reap import promote, reap
+from qworker.engine.receive import Suspects
 from qworker.engine.remove import purge
 from qworker.engine.repair import repair_unique
 from qworker.engine.send import UNTIL_END, NewMessage, Sent, send
@@ -18,6 +22,7 @@ from qworker.errors import AccessDeniedError
 from qworker.wire.envelope import tail
 from qworker.wire.ids import EntryId
 from tests.lua.drive import NOW, Drive, guarded, own
+from tests.tables import each
 
 LATER = NOW + 3_600_000
 
@@ -118,25 +123,88 @@ def test_every_end_frees_the_key(drive: Drive, how: str) -> None:
     assert put(drive, "c", at=LATER).ids == ("c",)
 
 
-@pytest.mark.parametrize(
-    "back",
-    [
-        lambda one: one.nack("0", 0),
-        lambda one: one.nack("0", 500),
-        lambda one: one.release("0", 0),
-        lambda one: one.crash("0"),
-        lambda one: one.share("0"),
-    ],
-)
+def _expired(drive: Drive) -> None:
+    """Let the lease of the message run out."""
+    drive.receive("L", visibility_ms=10)
+    drive.run(reap(drive.keys, ["L"], tick_ms=1000, now_ms=NOW + 1000))
+
+
+def _expired_beside_another(drive: Drive) -> None:
+    put(drive, "other", key="other")
+    _expired(drive)
+
+
+def _claimed(drive: Drive) -> None:
+    """Let another receiver take the message over, and give it back."""
+    batch = drive.receive("L", visibility_ms=10)
+    drive.run(claim(drive.keys, "M", [("L", batch.deadline_ms)], 1, now_ms=NOW + 1000))
+    assert drive.state("unique")["unique"]["k"].startswith("a ")
+    release = Outcomes("M")
+    release.release("0")
+    drive.settle(release)
+
+
+def _split(drive: Drive) -> None:
+    """Extend the message alone, and give it back."""
+    drive.receive("L")
+    assert drive.run(split(drive.keys, "L", "0", "M", 5000, now_ms=NOW)) == NOW + 5000
+    release = Outcomes("M")
+    release.release("0")
+    drive.settle(release)
+
+
+def _held(drive: Drive) -> None:
+    """Take the message out of the queue, and put it back."""
+    waiting = drive.state("ready", "delayed")
+    items = [item.encode() for part in waiting.values() for item in part]
+    drive.run(hold(drive.keys, items, now_ms=NOW))
+    drive.run(enqueue(drive.keys, items, now_ms=NOW))
+
+
+#: What brings a message back without ending it.
+BACK: dict[str, Callable[[Drive], object]] = {
+    "nacked": outcome(lambda one: one.nack("0", 0)),
+    "nacked with a delay": outcome(lambda one: one.nack("0", 500)),
+    "released": outcome(lambda one: one.release("0", 0)),
+    "released with a delay": outcome(lambda one: one.release("0", 500)),
+    "rate limited": outcome(lambda one: one.limit("0", 500)),
+    "asleep": outcome(lambda one: one.park("0", 500, "~sleep", keep_ms=60_000)),
+    "dead with its worker": outcome(lambda one: one.crash("0")),
+    "dead beside others": outcome(lambda one: one.share("0")),
+    "expired lease": _expired,
+    "expired lease of two": _expired_beside_another,
+    "claimed": _claimed,
+    "extended alone": _split,
+    "held": _held,
+}
+
+
+@pytest.mark.parametrize("ttl_ms", [0, 10_000_000])
+@pytest.mark.parametrize("group", ["", "shop", "=shop"])
+@each("back", BACK)
 def test_message_that_comes_back_keeps_its_key(
-    drive: Drive, back: Callable[[Outcomes], object]
+    new_drive: Callable[[], Drive], back: str, group: str, ttl_ms: int
 ) -> None:
-    """A retry, a release and a dead worker are no ends; nor is the expiry of a message that runs."""
+    """While it waits again and while it runs again, with and without a time to live; then its end frees it."""
+    drive = new_drive()
+    put(drive, "a", ttl_ms=ttl_ms, flags={"g": group} if group else {})
+    BACK[back](drive)
+    assert put(drive, "b", at=NOW + 1001).ids == ("a",)
+    drive.run(promote(drive.keys, now_ms=LATER))
+    assert put(drive, "b", at=LATER).ids == ("a",)
+    batch = drive.receive("N", 9, at=LATER, suspects=Suspects.FIRST)
+    index = dict(zip((item.split()[1] for item in batch.items), batch.indices, strict=True))[b"a"]
+    assert put(drive, "b", at=LATER + 1).ids == ("a",)
+    drive.settle(Outcomes("N", uniques=[index, "k", "a"]), at=LATER + 2)
+    assert put(drive, "b", at=LATER + 3).ids == ("b",)
+
+
+def test_expiry_of_a_message_that_runs_does_not_free_its_key(drive: Drive) -> None:
+    """It may outlast its time to live, and so does its key."""
     put(drive, "a", ttl_ms=1_000_000)
     assert drive.state("unique") == {"unique": {"k": f"a {NOW + 1_000_000}"}}
-    outcome(back)(drive)
+    drive.receive("L")
     assert drive.state("unique") == {"unique": {"k": f"a {2**53}"}}
-    assert put(drive, "b", at=NOW + 2).ids == ("a",)
 
 
 @pytest.mark.parametrize("flags", [{}, {"g": "shop"}, {"g": "=shop"}])
