@@ -134,6 +134,17 @@ def test_concurrency_of_a_parent(drive: Drive) -> None:
     assert get(drive, "l2", 10) == ["y1", "x2", "y2"]
 
 
+def test_a_lower_limit_holds_for_groups_that_stand_in_line(drive: Drive) -> None:
+    """Those of a parent as well, although the change has not looked at them yet."""
+    limit(drive, "*", "c=2")
+    put(drive, *[f"{group}:{group[-1]}{n}" for group in ("acme/x", "y") for n in range(3)])
+    assert get(drive, "l1", 2) == ["x0", "y0"]
+    limit(drive, "*", "c=1")
+    assert get(drive, "l2") == []
+    drive.settle(Outcomes("l1", ack_all=True))
+    assert sorted(get(drive, "l3")) == ["x1", "y1"]
+
+
 def test_an_ordered_group_runs_one_at_a_time(drive: Drive) -> None:
     """The next one follows the end of the one before, and a retry holds its group."""
     put(drive, *[f"=a:a{n}" for n in range(3)])
@@ -244,6 +255,16 @@ def test_a_rate_is_answered_with_the_wait(drive: Drive) -> None:
     assert get(drive, "l4", at=NOW + 99) == []
     assert get(drive, "l5", at=NOW + 100) == ["a2"]
     assert get(drive, "l6", at=NOW + 5000) == ["a3", "a4"]
+
+
+@pytest.mark.parametrize(("group", "limited"), [("a", "a"), ("acme/x", "acme/"), ("acme/x", "*")])
+def test_members_that_have_ended_take_no_token(drive: Drive, group: str, limited: str) -> None:
+    """What has expired or was cancelled does not start: as many others start as without it."""
+    limit(drive, limited, "c=2 r=10/1000 b=2")
+    put(drive, f"{group}:a0", f"{group}:a1", ttl_ms=1000)
+    put(drive, f"{group}:a2", f"{group}:a3", f"{group}:a4")
+    drive.redis.zadd(drive.keys.cancelled, {"a2": NOW * 10})
+    assert get(drive, "l1", at=NOW + 1000) == ["a3", "a4"]
 
 
 @pytest.mark.slow

@@ -508,12 +508,14 @@ def test_a_new_lease_of_any_shape_is_refused_if_it_exists(
     assert drive.state("ready", "lease:N", "unacked") == before
 
 
+@pytest.mark.parametrize("priority", [0, 5])
 @pytest.mark.parametrize("count", [1, 5])
 def test_a_message_of_a_group_takes_its_turn_in_a_queue_that_had_none(
-    drive: Drive, count: int
+    drive: Drive, count: int, priority: int
 ) -> None:
     """A call that does not know groups may have put it to ready: an ordered group still runs one message at a time."""
-    drive.redis.rpush(drive.keys.ready[0], *(item(name, " g==a") for name in ("g1", "g2")))
+    drive.redis.hset(drive.keys.meta, "levels", "5")
+    drive.redis.rpush(drive.keys.ready[priority], *(item(name, " g==a") for name in ("g1", "g2")))
 
     batches = [drive.receive(lease, count) for lease in ("L", "M", "N")]
 

@@ -10,6 +10,7 @@ from qworker.engine.extend import split_all
 from qworker.engine.settle import Outcomes
 from qworker.errors import LeaseUsedError
 from tests.lua.drive import NOW, Drive, own
+from tests.lua.group_calls import EMPTY, get, idle, put
 
 
 def extended(
@@ -47,6 +48,26 @@ def test_only_new_receipts_count(drive: Drive) -> None:
     assert drive.settle(Outcomes("L", acks=[1, 2])).counted == (False, False)
     assert drive.settle(Outcomes("X", acks=[1, 2])).counted == (True, True)
     assert drive.state("unacked") == {}
+
+
+@pytest.mark.parametrize("groups", [("=a",), ("=a", "=b", "=c")])
+def test_members_keep_their_slots(drive: Drive, groups: tuple[str, ...]) -> None:
+    """The next one of an ordered group waits for the end of a message that was extended, alone or among others."""
+    put(drive, *[f"{group}:{group[1:]}{number}" for number in range(2) for group in groups])
+    first = [f"{group[1:]}0" for group in groups]
+    assert get(drive, "L") == first
+    indices = [0] if len(groups) == 1 else [1, 3]
+    extended(drive, {"L": ("X", indices)})
+    assert get(drive, "M") == []
+    drive.settle(Outcomes("L", ack_all=True))
+    moved = [groups[max(0, index - 1)][1:] for index in indices]
+    left = [group[1:] for group in groups if group[1:] not in moved]
+    assert get(drive, "N") == [f"{name}1" for name in left]
+    drive.settle(Outcomes("X", acks=indices))
+    assert get(drive, "O") == [f"{name}1" for name in moved]
+    for lease in "NO":
+        drive.settle(Outcomes(lease, ack_all=True))
+    assert idle(drive) == EMPTY
 
 
 def test_stale_receipts_are_reported_and_create_nothing(drive: Drive) -> None:
