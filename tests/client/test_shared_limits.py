@@ -107,6 +107,67 @@ def worlds(store_url: str, namespace: str) -> Iterator[Any]:
         world.close()
 
 
+def test_a_share_reports_each_start_once(worlds: Any) -> None:
+    """By what each shard has started the rate is divided."""
+    world = worlds(1)
+    (drive,) = world.drives
+    world.send(drive, 7)
+    drive.run(commands.share(drive.keys, [("api/", 1, "c=9 s=1")], now_ms=world.now))
+    assert world.receive(drive, 2) + world.receive(drive, 3) == 5
+    (report,) = drive.run(commands.share(drive.keys, [("api/", 0, "")], now_ms=world.now))
+    assert (report.running, report.waiting, report.started) == (5, 2, 5)
+
+
+def test_what_runs_above_a_smaller_share_counts_until_it_ends(worlds: Any) -> None:
+    """A queue that has given up a slot may still use it."""
+    world = worlds(2)
+    world.limit(concurrency=2)
+    one, other = world.drives
+    world.send(one, 5)
+    while world.balance():
+        pass
+    assert world.receive(one) == 2
+    world.send(other, 5)
+    for _ in range(6):
+        world.now += 3000
+        world.balance()
+        assert world.receive(other) == 0
+    world.end(0)
+    for _ in range(6):
+        world.now += 3000
+        world.balance()
+        world.receive(one)
+        world.receive(other)
+    assert sorted(number for _, _, number in world.leases) == [1, 1]
+
+
+def test_a_failover_of_the_key_doubles_no_share(worlds: Any) -> None:
+    """The key has forgotten that a slot has changed its queue: that queue does not lend it twice."""
+    world = worlds(2)
+    world.limit(concurrency=2)
+    one, other = world.drives
+    redis, key = one.redis, f"{world.namespace}:limits"
+    before = redis.hgetall(key)
+    world.send(one, 5)
+    while world.balance():
+        pass
+    assert world.receive(one) == 2
+    redis.hset(key, mapping=before)
+    world.send(other, 5)
+    for _ in range(6):
+        world.now += 3000
+        world.balance()
+        assert world.receive(other) == 0
+    world.end(0)
+    for _ in range(6):
+        world.now += 3000
+        world.balance()
+        world.receive(one)
+        world.receive(other)
+        assert world.running <= 2
+    assert world.running == 2
+
+
 def test_it_holds_over_all_queues_and_what_one_leaves_goes_to_others(worlds: Any) -> None:
     """Two queues run three together; when one has nothing more to do, the other runs three."""
     world = worlds(2)

@@ -196,6 +196,7 @@ def test_message_that_comes_back_keeps_its_key(
     index = dict(zip((item.split()[1] for item in batch.items), batch.indices, strict=True))[b"a"]
     assert put(drive, "b", at=LATER + 1).ids == ("a",)
     drive.settle(Outcomes("N", uniques=[index, "k", "a"]), at=LATER + 2)
+    assert not drive.redis.exists(drive.keys.slots)
     assert put(drive, "b", at=LATER + 3).ids == ("b",)
 
 

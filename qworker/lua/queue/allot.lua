@@ -29,7 +29,7 @@ if redis.call('HGET', limits, name) ~= words then return { 'CHANGED' } end
 local changed_ms = tonumber(string.match(words, 'v=(%d+)')) or 0
 local most = tonumber(string.match(words, 'c=(%d+)')) or NONE
 
-local shares, slots_held, parts_held = {}, 0, 0
+local shares, slots_held, parts_held, taken_back = {}, 0, 0, false
 for at = 4, #ARGV, 6 do
   local field = name .. '\n' .. ARGV[at]
   local version, slots, held, part, part_held, written_ms =
@@ -43,9 +43,11 @@ for at = 4, #ARGV, 6 do
   }
   local seen, seen_slots = whole(ARGV[at + 1], 0, MAX_MS), whole(ARGV[at + 2], 0, NONE) or NONE
   local used = math.max(seen_slots, whole(ARGV[at + 3], 0, NONE) or 0)
+  one.reported = seen and seen <= one.version
   if seen and seen > one.version then
-    -- A failover has taken back what this key said.
-    one.version, one.held, one.part_held, one.changed = seen, math.max(one.held, used), WHOLE + 1, true
+    -- A failover has taken back what this key said, or the shard has a share that no pass gave it.
+    taken_back = taken_back or one.version > 0
+    one.version, one.slots, one.changed = seen, math.min(one.slots, seen_slots), true
   elseif seen and seen == one.version and seen > 0 then
     one.part_held = one.part
     local age_ms = now - one.version
@@ -57,9 +59,13 @@ for at = 4, #ARGV, 6 do
   if most == NONE and not one.drop then one.want = NONE end
   if one.want < one.slots then one.slots, one.changed = one.want, true end
   if one.want_part < one.part then one.part, one.changed = one.want_part, true end
+  shares[#shares + 1] = one
+end
+for _, one in ipairs(shares) do
+  -- What this key said of a shard that does not answer may have been taken back as well.
+  if taken_back and not one.reported then one.held, one.part_held = NONE, WHOLE + 1 end
   one.held, one.part_held = math.max(one.held, one.slots), math.max(one.part_held, one.part)
   slots_held, parts_held = slots_held + one.held, parts_held + one.part_held
-  shares[#shares + 1] = one
 end
 
 -- How much a shard may have of what it wants; it may be given again what it still holds, if that is known.
