@@ -533,6 +533,19 @@ def binds_of_batch(words: list[str]) -> None:
 
 
 @row(
+    "sets context variables, is async and takes batches",
+    acked(*["clean"] * 6, messages=6),
+    calls=tuple((letter,) for letter in "abcdef"),
+    batch=1,
+)
+async def binds_of_batch_async(words: list[str]) -> None:
+    note("binds_of_batch_async", bound.get())
+    bound.set(words[0])
+    await asyncio.sleep(0)
+    assert bound.get() == words[0]
+
+
+@row(
     "binds fields of structlog",
     acked("clean", "clean", messages=2),
     calls=(("a",), ("b",)),
