@@ -17,6 +17,7 @@ from qworker.errors import JavaMissingError, SparkMissingError
 from qworker.pipeline.jobs.lake import Lake
 from qworker.pipeline.jobs.reading import server_options
 from qworker.pipeline.session import OF_COMMANDS, open_session
+from tests.browser import chromium, new_page  # noqa: F401  fixtures
 from tests.pipeline.object_store import object_store
 from tests.servers import missing
 from tests.topologies.servers import Cluster, cluster

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from qworker.pipeline.report import Scope, make_document, render
-from qworker.pipeline.report.bars import failures
+from qworker.pipeline.report.bars import dead, failures
 from qworker.pipeline.report.buckets import bucket_width
 from qworker.pipeline.report.charts import make_figures
 from qworker.pipeline.report.figures import queue_colours
@@ -400,6 +400,22 @@ def test_the_busiest_queues_have_a_colour_of_their_own_and_errors_have_others():
     rows = [{"task": "t", "error": f"E{number}", "failed": 9 - number} for number in range(9)]
     bars = failures({"failures": rows})["data"]
     assert [bar["marker"]["color"] for bar in bars] == [*(f"@e{n}" for n in range(1, 8)), "@other"]
+
+
+@each("chart, column, counted", [(failures, "error", "failed"), (dead, "queue", "dead")])
+def test_a_chart_names_seven_parts_and_counts_the_others_together(chart, column, counted):
+    rows = [
+        {"task": "t", "reason": "r", "queue": "q", column: f"n{number}", counted: 1 + number}
+        for number in range(10)
+    ]
+    queues = {f"n{number}": [number] for number in range(10)}
+    bars = chart({**drawn_by_hand(**queues), "failures": rows, "dead": rows})["data"]
+    assert [(bar["name"], bar["x"]) for bar in bars] == [
+        *((f"n{number}", [1 + number]) for number in range(9, 2, -1)),
+        ("3 others", [1 + 2 + 3]),
+    ]
+    assert bars[-1]["marker"]["color"] == "@other"
+    assert len({bar["marker"]["color"] for bar in bars}) == 8
 
 
 def test_the_page_writes_legends_itself_so_that_they_wrap():

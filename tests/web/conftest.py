@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +19,11 @@ from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.application import Dashboard
 from qworker.web.pages.table import PAGES
+from tests.browser import chromium, new_page  # noqa: F401  fixtures
 from tests.cli.conftest import Shop
-from tests.servers import missing
 from tests.web.filled import fill
 
 HOST = "ops.test"
-WAIT_MS = 60_000
 #: Pages of what a query names.
 ASKED_FOR = (
     "/worker",
@@ -161,33 +159,3 @@ def serving(dashboard: Dashboard, page: Any = None, port: int = 0) -> Iterator[i
         server.should_exit = True
         thread.join()
         listener.close()
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    """The system's Chromium. Playwright has an event loop that runs meanwhile, which other files must not meet."""
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        missing("needs chromium: apt install chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def page(chromium: Any) -> Iterator[Any]:
-    """A page; what its console says, refused scripts and styles among it, fails the test unless it is expected."""
-    context = chromium.new_context()
-    context.set_default_timeout(WAIT_MS)
-    page = context.new_page()
-    page.said = []
-    page.on("console", lambda message: page.said.append(message.text))
-    page.on("pageerror", lambda error: page.said.append(str(error)))
-    yield page
-    context.close()
-    assert page.said == []

@@ -23,10 +23,11 @@ from qworker.store.connections import ConnectionFactory
 from qworker.web import RIGHTS, Access, asgi
 from qworker.web.actions.table import ACTIONS
 from qworker.web.pages.table import PAGES
+from tests.browser import WAIT_MS
 from tests.cli.conftest import Shop
 from tests.topologies.servers import until
 from tests.web.checkers import axe, check_html, misplaced
-from tests.web.conftest import WAIT_MS, serving
+from tests.web.conftest import serving
 from tests.web.exhibit import exhibit
 
 pytestmark = [

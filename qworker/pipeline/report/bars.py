@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from qworker.pipeline.report.figures import (
@@ -84,41 +84,46 @@ def failures(document: Document) -> Figure:
         errors = by_error.setdefault(row["error"], {})
         errors[row["task"]] = errors.get(row["task"], 0) + row["failed"]
     names = sorted(by_task, key=lambda task: by_task[task])[-_BARS:]
-    ranked = sorted(by_error, key=lambda error: -sum(by_error[error].values()))
     traces = [
         horizontal_bars(
             names,
-            [by_error[error].get(task, 0) for task in names],
+            values,
             error,
-            f"@e{number}",
+            f"@e{number}" if number <= SERIES_COLOURS else "@other",
             "%{x:,} failed",
         )
-        for number, error in enumerate(ranked[:SERIES_COLOURS], 1)
+        for number, (error, values) in enumerate(_parts(by_error, names), 1)
     ]
-    rest = ranked[SERIES_COLOURS:]
-    if rest:
-        values = [sum(by_error[error].get(task, 0) for error in rest) for task in names]
-        traces.append(
-            horizontal_bars(names, values, f"{len(rest)} others", "@other", "%{x:,} failed")
-        )
     return horizontal(traces, "failed attempts")
 
 
 def dead(document: Document) -> Figure:
     """Messages that are dead at the end, by reason and queue."""
-    totals: dict[str, int] = {}
+    by_queue: dict[str, dict[str, int]] = {}
+    by_reason: dict[str, int] = {}
     for row in document["dead"]:
-        totals[row["reason"]] = totals.get(row["reason"], 0) + row["dead"]
-    names = sorted(totals, key=lambda reason: totals[reason])[-_BARS:]
+        by_reason[row["reason"]] = by_reason.get(row["reason"], 0) + row["dead"]
+        reasons = by_queue.setdefault(row["queue"], {})
+        reasons[row["reason"]] = reasons.get(row["reason"], 0) + row["dead"]
+    names = sorted(by_reason, key=lambda reason: by_reason[reason])[-_BARS:]
     colours = queue_colours(document)
-    traces = []
-    for queue in dict.fromkeys(row["queue"] for row in document["dead"]):
-        values = [
-            sum(r["dead"] for r in document["dead"] if r["queue"] == queue and r["reason"] == name)
-            for name in names
-        ]
-        traces.append(horizontal_bars(names, values, queue, colours[queue], "%{x:,} dead"))
+    traces = [
+        horizontal_bars(names, values, queue, colours.get(queue, "@other"), "%{x:,} dead")
+        for queue, values in _parts(by_queue, names)
+    ]
     return horizontal(traces, "dead letters")
+
+
+def _parts(
+    counted: Mapping[str, Mapping[str, int]], names: Sequence[str]
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield the largest parts of some bars, as many as a chart names, and all others as one part."""
+    largest = sorted(counted, key=lambda part: -sum(counted[part].values()))
+    for part in largest[:SERIES_COLOURS]:
+        yield part, [counted[part].get(name, 0) for name in names]
+    if rest := largest[SERIES_COLOURS:]:
+        values = [sum(counted[part].get(name, 0) for part in rest) for name in names]
+        yield f"{len(rest)} others", values
 
 
 def sla(document: Document) -> Figure:
