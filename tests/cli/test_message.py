@@ -190,7 +190,8 @@ def test_show_reports_foreign_items(run, shop):
 
 
 def test_what_was_done_stands_behind_each_id(shop, run):
-    """`hold` and `enqueue` say of each message what became of it."""
+    """`hold` and `enqueue` say of each message what became of it, `delete` where it was."""
     [one] = shop.send("emails", 1)
     assert run("message", "hold", "emails", one).out == f"{one}  held\n"
     assert run("message", "enqueue", "emails", one).out == f"{one}  enqueued\n"
+    assert run("message", "delete", "emails", one, "--yes").out == f"{one}  ready\n"
