@@ -47,7 +47,9 @@ class GroupMembers:
         check_part(sender, where, self.app.namespace)
         if sender.options_of_sends.visibility_ms == 0 or sender.task.task_options.at_most_once:
             raise InvalidOptionError(
-                where, "runs at most once", "its values go when it starts; leave at_most_once out"
+                where,
+                "runs at most once",
+                "its values are deleted when it starts; leave at_most_once out",
             )
         first = sender.task.signature.first()
         if policy == "all" and first is not None and not takes_failures(first.annotation):

@@ -204,7 +204,7 @@ class Handle(Generic[R]):
         if outcome.state in ENDS:
             raise TaskEndedError(queue, message_id, outcome.state, step)
         raise ResultError(self.queue, self.id) from InvalidBodyError(
-            "result", f"has the state {shown(outcome.state)}", "a newer version has written it"
+            "result", f"has the state {shown(outcome.state)}", "a newer version wrote it"
         )
 
     @property

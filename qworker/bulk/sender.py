@@ -225,7 +225,7 @@ class BulkSender:
             raise InvalidOptionError(
                 f"write id {write_id}",
                 f"belongs to an input of {known} partitions, not {partitions}",
-                "cut it as before; another write id, or rows with ids, would send all of them again",
+                "partition it as before; another write id, or rows with ids, would send all of them again",
             )
 
     def _begin(self, queue: _Queue, priority: int, shard: int) -> _Target:

@@ -43,7 +43,7 @@ def command(session: Session, queues: tuple[str, ...], repair: bool, yes: bool) 
 
     Workers, senders and reapers can keep running. A repair deletes no message: one that cannot be read becomes a
     dead letter, and a key of the wrong type is renamed. Exit code 3 if anything was found, repaired or not; else 5 if a
-    part could not be checked, as a queue that no node of a Cluster serves. The other queues are checked.
+    part could not be checked, such as a queue that no node of a Cluster serves. The other queues are checked.
     """
     if repair and not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(

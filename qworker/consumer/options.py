@@ -48,7 +48,7 @@ class RunOptions(Options):
     ] = None
     queues: Annotated[
         tuple[str, ...],
-        NamesKind("queues to receive from, best first; empty: all", rule=check_queue),
+        NamesKind("queues to receive from, most important first; empty: all", rule=check_queue),
     ] = ()
     weights: Annotated[
         Mapping[str, int],
@@ -96,7 +96,7 @@ class RunOptions(Options):
     visibility: Annotated[
         Duration | None,
         DurationKind(
-            "visibility of the worker's leases",
+            "visibility timeout of the worker's leases",
             minimum_ms=MIN_VISIBILITY_MS,
             maximum_ms=MAX_VISIBILITY_MS,
             none="the queue's",

@@ -158,7 +158,7 @@ class SendOptions(Options):
         DurationKind(
             "how long the unique key keeps others out, even after the message has ended",
             minimum_ms=1,
-            none="see unique_until",
+            none="until done or started",
         ),
     ] = None
     debounce: Annotated[

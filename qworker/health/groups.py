@@ -247,7 +247,7 @@ def _slow(read: Iterable[_Groups]) -> Iterator[Finding]:
         yield Finding(
             "groups.rate",
             Status.WARNING,
-            "more is sent than the rates of these groups let start: "
+            "these groups get more messages than their rates let start: "
             + listed(
                 [
                     f"{_named(*which)} {number:,}, which takes {span(seconds)}"

@@ -176,7 +176,7 @@ def _outboxes(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iter
             "messages that acks have sent wait to be stored: "
             + listed([f"{which} for {span(seconds)}" for which, seconds in largest(waits)]),
             "resume or empty the second queue, or raise its maxlen; if no reaper is alive, run qworker daemon: it "
-            "stores them, and makes a queue that is gone anew",
+            "stores them, and recreates a queue that is gone",
         )
 
 
@@ -196,7 +196,7 @@ def _runs(access: NamespaceAccess, queues: Mapping[str, Inspection]) -> Iterator
             "runs",
             Status.PROBLEM,
             "runs have steps, but no message that could continue them: " + counted(lost),
-            f"see which by qworker workflow ls {worst} --state lost; end them and the waits for their results: "
+            f"see which by qworker workflow ls {worst} --state lost; end them, and the waits for their results, with "
             f"qworker fsck {worst} --repair",
         )
 

@@ -106,7 +106,9 @@ class Pass:
             if unread == len(shards) and not namespace.client.factory.clustered:
                 raise outcome
             if (node := namespace.queues.node_away(name)) is not None:
-                queues[name] = UnavailableError(f"node {node} of the Cluster is away: {outcome}")
+                queues[name] = UnavailableError(
+                    f"node {node} of the Cluster does not answer: {outcome}"
+                )
         earlier = {}
         for name, queue in queues.items():
             before, base = last.queues.get(name), last.earlier.get(name)

@@ -47,7 +47,7 @@ class WebOptions(Options):
 
     host: Annotated[
         str,
-        NameKind("address to listen on; any but loopback needs authorize", rule=check_host),
+        NameKind("address to listen on; any but loopback requires --authorize", rule=check_host),
     ] = "127.0.0.1"
     port: Annotated[int, IntegerKind("port to listen on", maximum=65_535, zero="any free port")] = (
         9470

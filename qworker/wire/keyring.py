@@ -66,7 +66,7 @@ class Keyring:
         return f"Keyring(signing={signing!r}, encryption={encryption!r}, required={self.required})"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError("a keyring cannot be pickled: its keys would be written somewhere")
+        raise TypeError("a keyring cannot be pickled: that would write its keys out")
 
     # -- sending -------------------------------------------------------------------------------
 

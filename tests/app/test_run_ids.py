@@ -209,10 +209,10 @@ def test_wrong_ids_are_refused(app: QWorker) -> None:
     with pytest.raises(InvalidOptionError, match="together with an id"):
         order.options(id="a", unique="a")
     named = order.options(id="a")
-    with pytest.raises(InvalidOptionError, match="is of one run"):
+    with pytest.raises(InvalidOptionError, match="is the id of one run"):
         named.send_many([order.call(1)])
-    with pytest.raises(InvalidOptionError, match="is of one run"):
+    with pytest.raises(InvalidOptionError, match="is the id of one run"):
         named.call(1)
-    with pytest.raises(InvalidOptionError, match="is of one run"):
+    with pytest.raises(InvalidOptionError, match="is the id of one run"):
         named.then()
     assert app.queue("default").inspect().ready == 0

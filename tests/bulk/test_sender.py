@@ -104,7 +104,7 @@ def test_every_row_becomes_a_message_in_order(bulk: Bulk) -> None:
 
 
 def test_repeated_attempt_sends_only_the_rest(bulk: Bulk) -> None:
-    """After attempts that died midway the last one completes the partition, and no row is there twice."""
+    """After attempts that died midway the last one completes the partition, and no row appears twice."""
     bulk.send(ROWS, fail_after=3000)
     assert 0 < len(bulk.bodies()) < 5300
     bulk.send(ROWS, fail_after=4500)

@@ -235,8 +235,8 @@ def test_a_queue_that_does_not_exist_gets_no_share(run, shop):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["a", "--with", "billing", "--rate", "1/s"], "cannot be over several queues"),
-        (["a/*", "--with", "billing", "--rate", "1/s"], "cannot be over several queues"),
+        (["a", "--with", "billing", "--rate", "1/s"], "cannot span several queues"),
+        (["a/*", "--with", "billing", "--rate", "1/s"], "cannot span several queues"),
         (["a/", "--with", "Billing", "--rate", "1/s"], "Billing"),
         (["a/", "--with", "billing", "--rate", "fast"], "is not a rate"),
     ],

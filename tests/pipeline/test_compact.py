@@ -381,7 +381,7 @@ def test_a_day_that_lacks_a_file_is_not_compacted(tmp_path):
 @pytest.mark.parametrize("name", ["gs://bucket/lake", Path("hdfs://host/lake")])
 def test_an_archive_is_a_directory_or_in_a_store_that_is_known(name):
     with pytest.raises(
-        InvalidOptionError, match="is a URL of another kind; name s3://BUCKET/PATH, or a directory"
+        InvalidOptionError, match="is not an s3:// URL; name s3://BUCKET/PATH, or a directory"
     ):
         Lake(name)
 
@@ -438,7 +438,7 @@ def test_a_table_whose_files_are_not_its_rows_is_refused(tmp_path, feature):
     protocol |= {"readerFeatures": [feature], "writerFeatures": [feature]}
     commit = [{"protocol": protocol}, {"commitInfo": {"timestamp": 1, "operation": "UPGRADE"}}]
     (tmp_path / "_delta_log" / f"{2:020d}.json").write_text("\n".join(map(json.dumps, commit)))
-    with pytest.raises(InvalidOptionError, match=f"another program has turned on {feature}"):
+    with pytest.raises(InvalidOptionError, match=f"another program has enabled {feature}"):
         lake.files()
 
 

@@ -169,7 +169,7 @@ def test_sql_reads_history_and_state(run):
         (["report", "--target", "emails=fast"], "is not a duration"),
         (["report", "--out", "/nowhere/report.html"], "no such directory"),
         (["report", "--conf", "spark"], "is not a setting; write NAME=VALUE"),
-        (["archive", "--out", "gs://bucket/x"], "is a URL of another kind; name s3://BUCKET/PATH"),
+        (["archive", "--out", "gs://bucket/x"], "is not an s3:// URL; name s3://BUCKET/PATH"),
         (["compact", "--archive", "/nowhere"], "is not an archive"),
     ],
 )

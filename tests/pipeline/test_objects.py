@@ -188,10 +188,10 @@ def test_a_broken_log_is_named(lake):
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("s3://", "does not name a place in a bucket"),
-        ("s3://bucket", "does not name a place in a bucket"),
-        ("s3://b_ck!t/lake", "does not name a place in a bucket"),
-        ("gs://bucket/lake", "is a URL of another kind"),
+        ("s3://", "does not name a path in a bucket"),
+        ("s3://bucket", "does not name a path in a bucket"),
+        ("s3://b_ck!t/lake", "does not name a path in a bucket"),
+        ("gs://bucket/lake", "is not an s3:// URL"),
     ],
 )
 @pytest.mark.bad_input("object store: URL")

@@ -293,7 +293,7 @@ def test_the_command_tells_what_it_read(spark, lake, tmp_path):
     back.write("other", f"sent@{2 * HOUR + 1} delivered@{2 * HOUR + 5} acked@{2 * HOUR + 9}")
     store(lake, back, offsets=offsets(back))
     ran = CliRunner().invoke(cli, [*line, "--json"])
-    rebuilt = "events of emails count no more: rolled back"
+    rebuilt = "events of emails no longer count: rolled back"
     assert f"read all of the archive, because {rebuilt}" in ran.stderr
     document = json.loads(ran.stdout)
     read = [document["read"][name] for name in ("events", "files", "since_ms", "rebuilt")]

@@ -141,7 +141,7 @@ def test_dry_run_sends_nothing(run: Run, ready: Callable[[], list[str]]) -> None
 @pytest.mark.parametrize(
     ("args", "text"),
     [
-        (("none.csv",), "FILE|TABLE: no file and no table is named 'none.csv'"),
+        (("none.csv",), "FILE|TABLE: there is no file or table named 'none.csv'"),
         (("a.txt",), "--format: cannot be guessed from the name 'a.txt'; give one of parquet, csv"),
         (("a.csv", "--format", "xml"), "--format: 'xml' is not one of parquet, csv, jsonl"),
         (("a.csv", "--id", "idd"), "column idd: is not there; did you mean 'id'?"),

@@ -47,7 +47,7 @@ class RunSender(Sender[P, R]):
             raise InvalidOptionError(
                 "unique",
                 "is given together with an id",
-                "an id is started once; give one of the two",
+                "an id starts one run anyway; give one of the two",
             )
         super().__init__(task, options)
 
@@ -85,8 +85,8 @@ class RunSender(Sender[P, R]):
     def _is_of_one_run(self) -> InvalidOptionError:
         return InvalidOptionError(
             "id",
-            f"{self._message_id!r} is of one run",
-            "call start or send; chains and send_many draw ids",
+            f"{self._message_id!r} is the id of one run",
+            "call start or send; chains and send_many choose ids themselves",
         )
 
 

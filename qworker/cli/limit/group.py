@@ -109,7 +109,7 @@ def set_one(
 ) -> Output:
     """Set limits of a queue, for messages that start from now on; other limits with this NAME stay.
 
-    `none` in the place of a value removes that limit. A more specific name takes precedence over a general one, limit
+    `none` as a value removes that limit. A more specific name takes precedence over a general one, limit
     by limit. All workers apply them at once.
     """
     from qworker.client.manage.limits import check_limit, read_value, set_limit, shared_limits

@@ -53,7 +53,7 @@ async def within(seconds: float | None, trip: Awaitable[T]) -> T:
         async with asyncio.timeout(seconds):
             return await trip
     except TimeoutError as error:
-        raise TimeoutError(f"nothing came within {seconds:.3g} s") from error
+        raise TimeoutError(f"no reply within {seconds:.3g} s") from error
 
 
 async def _load(connection: Any, script: Script) -> None:

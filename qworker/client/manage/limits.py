@@ -96,8 +96,8 @@ def check_limit(name: str, with_queues: Iterable[str] = (), **given: object) -> 
     if others and (not name.endswith("/") or name == "*/"):
         raise InvalidOptionError(
             "limit",
-            f"{ascii(name)[:80]} cannot be over several queues",
-            "only that of one parent can: write acme/, and send to its groups, such as acme/ann",
+            f"{ascii(name)[:80]} cannot span several queues",
+            "only the limit of one parent can: write acme/, and send to its groups, such as acme/ann",
         )
     if not given and not others:
         raise InvalidOptionError(

@@ -51,13 +51,15 @@ def change(
         shards += known.names(queue)
     if len(shards) > MAX_LIMITED_SHARDS:
         raise InvalidOptionError(
-            "with", f"makes a limit over {len(shards)} shards", f"the most is {MAX_LIMITED_SHARDS}"
+            "with",
+            f"makes the limit span {len(shards)} shards",
+            f"the maximum is {MAX_LIMITED_SHARDS}",
         )
     if not one.words and len((yield from declared(namespace))) >= _MAX_LIMITS:
         raise InvalidOptionError(
             "with",
-            f"makes a limit over several queues of {_MAX_LIMITS + 1}",
-            f"the most is {_MAX_LIMITS}",
+            f"would be limit {_MAX_LIMITS + 1} over several queues",
+            f"the maximum is {_MAX_LIMITS}",
         )
     adopted: dict[str, str] = {}
     try:

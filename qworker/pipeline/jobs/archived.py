@@ -108,7 +108,7 @@ def _entries(spark: SparkSession, lake: Lake, shard: str) -> Known:
         .distinct()
         .groupBy("epoch", "entry", "ms")
         .agg(F.min("number").alias("number"), F.count(F.lit(1)).alias("events"))
-        # After an earlier roll back an entry is there twice: the later one counts.
+        # After an earlier roll back an entry appears twice: the later one counts.
         .groupBy("epoch", "entry")
         .agg(F.max_by(F.struct("number", "events", "ms"), "ms").alias("last"))
     )

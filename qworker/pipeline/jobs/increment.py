@@ -105,7 +105,7 @@ class Increment:
         except (KeyError, TypeError, ValueError) as error:
             raise ArchiveDamagedError(
                 str(file),
-                f"not what {'an' if job == 'audit' else 'a'} {job} has kept ({error}); {job} with --incremental "
+                f"not the saved state of {'an' if job == 'audit' else 'a'} {job} ({error}); {job} with --incremental "
                 "--restart",
             ) from error
 
@@ -149,7 +149,7 @@ class Increment:
         if not written_whole(path):
             raise ArchiveDamagedError(
                 str(path),
-                f"the events that the last {self.job} kept are gone; {self.job} with --incremental --restart",
+                f"the events that the last {self.job} saved are missing; {self.job} with --incremental --restart",
             )
 
     def seen(self, spark: SparkSession) -> Seen | None:

@@ -133,8 +133,8 @@ class Lake:
         now, newest = {*self.files()}, self.table().version()
         if newest < after:
             raise PipelineError(
-                f"{self.root} is at version {newest}, and was at {after} at the last {job}: it was put back or made "
-                f"anew; {job} all of it with --incremental --restart"
+                f"{self.root} is at version {newest}, but was at {after} at the last {job}: it was restored or "
+                f"recreated; {job} all of it with --incremental --restart"
             )
         for version in range(after + 1, newest + 1):
             try:
@@ -148,8 +148,8 @@ class Lake:
 
     def _too_old(self, version: int, job: str) -> PipelineError:
         return PipelineError(
-            f"files that {self.root} got since its version {version}, that of the last {job}, are deleted: {job} at "
-            f"least once a week; now {job} all of it with --incremental --restart"
+            f"files added to {self.root} since the last {job} (version {version}) have been deleted: {job} at least "
+            f"once a week; now {job} all of it with --incremental --restart"
         )
 
     def table_id(self) -> str:

@@ -54,7 +54,7 @@ class ObjectPath:
         bucket, _, path = key.partition("/")
         if not _BUCKET.fullmatch(bucket) or not path or "//" in path:
             raise InvalidOptionError(
-                "archive", f"{url!r} does not name a place in a bucket", "write s3://BUCKET/PATH"
+                "archive", f"{url!r} does not name a path in a bucket", "write s3://BUCKET/PATH"
             )
         return cls(key, S3Options.of_environment())
 
@@ -155,7 +155,7 @@ def path_of(root: Path | str | ObjectPath) -> AnyPath:
     if _URL.match(text):
         raise InvalidOptionError(
             "archive",
-            f"{text!r} is a URL of another kind",
+            f"{text!r} is not an s3:// URL",
             "name s3://BUCKET/PATH, or a directory; mount other storage where driver and executors see it",
         )
     path = Path(root).absolute()

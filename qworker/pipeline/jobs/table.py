@@ -91,9 +91,9 @@ def open_table(root: AnyPath, version: int | None) -> DeltaTable:
     if foreign := _UNREAD.intersection(table.protocol().reader_features or ()):
         raise InvalidOptionError(
             "archive",
-            f"another program has turned on {min(foreign)} of the Delta table {str(root)!r}: rows of files "
-            "may not count, or have other names, and Spark reads the files as they are",
-            "copy a version from before that, and archive there",
+            f"another program has enabled {min(foreign)} on the Delta table {str(root)!r}: its files may hold "
+            "deleted rows or other column names, and qworker reads the files as they are",
+            "copy an earlier version of the table to a new directory, and archive there",
         )
     return table
 

@@ -8,7 +8,7 @@ An event is counted when it is read. A message is counted when it cannot change 
 last event. Others, and dead letters, which may be redriven, are carried as events and counted anew in each run.
 
 Carried sums are used only if they fit. All is read again, and the reason is given, if they are of another version of
-qworker, of other targets, or of an archive that was made anew or put back; if files or carried sums are gone; or if
+qworker, of other targets, or of an archive that was recreated or restored; if files or carried sums are gone; or if
 events that were counted do not count any more, because the journal was rolled back or archived twice.
 """
 
@@ -210,7 +210,7 @@ def _check_fit(record: Record) -> None:
     """Raise `UnfitError` if events that were counted count no more, or came again."""
     for hole in record.holes:
         if hole.why in IN_RECORD:
-            raise UnfitError(f"events of {hole.queue} count no more: {hole.why}")
+            raise UnfitError(f"events of {hole.queue} no longer count: {hole.why}")
     for queue, _ in record.doubled:
         raise UnfitError(f"events of {queue} were archived again")
 

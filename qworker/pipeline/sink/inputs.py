@@ -60,7 +60,7 @@ def read_input(
             if form is not None or not _is_table(spark, name):
                 raise InvalidOptionError(
                     "FILE|TABLE",
-                    f"no file and no table is named {name!r}",
+                    f"there is no file or table named {name!r}",
                     "check name and directory",
                 )
             return Input(spark.table(name), "table", rows)

@@ -119,5 +119,5 @@ class WriteOptions(SparkOptions):
     def _check_together(self) -> None:
         if self.rate and self.action == "send":
             raise InvalidOptionError(
-                "option rate", "is for dead letters", "bound a send by maxQueueLength and onFull"
+                "option rate", "is for dead letters", "limit a send by maxQueueLength and onFull"
             )

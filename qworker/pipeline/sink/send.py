@@ -177,7 +177,7 @@ def write(messages: DataFrame, given: Mapping[str, str]) -> dict[str, Any]:
 def _check_names(df: DataFrame, rows: Rows) -> None:
     for index, name in enumerate(df.columns):
         if name in df.columns[:index]:
-            raise InvalidOptionError(f"column {name}", "is there twice", "rename one of them")
+            raise InvalidOptionError(f"column {name}", "appears twice", "rename one of them")
     for given in (rows.body, rows.id):
         if isinstance(given, str) and given not in df.columns:
             near = get_close_matches(given, df.columns, 1)

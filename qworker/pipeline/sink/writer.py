@@ -64,7 +64,7 @@ def _check_unprotected() -> None:
         raise InvalidOptionError(
             "QWORKER_KEYS_FILE",
             "or keys_file of the configuration is set, and Spark neither signs nor encrypts the rows it sends",
-            "unset it to send them so, or use `qworker send`",
+            "unset it to send them without either, or use `qworker send`",
         )
 
 
