@@ -263,7 +263,7 @@ def inspect_runs(
         ]
 
     return Command(
-        load_script("look"),
+        load_script("inspect_runs"),
         (keys.meta, keys.delayed, *map(keys.run, message_ids)),
         (given(now_ms),),
         decode,

@@ -47,7 +47,7 @@ def test_a_command_of_our_pages_exists_with_its_options(line):
     while isinstance(command, click.Group) and words:
         name = words.pop(0)
         below = command.get_command(context, name)
-        assert below is not None, f"{name} is no verb"
+        assert below is not None, f"{name} is not a verb"
         command, context = below, click.Context(below, parent=context, info_name=name)
     command.make_parser(context).parse_args(words)
 

@@ -68,7 +68,7 @@ def fault(text: str) -> str | None:
     while isinstance(command, click.Group) and words:
         below = command.get_command(context, words[0])
         if below is None:
-            return None if command is cli or words[0] == FILLED else f"{words[0]} is no verb"
+            return None if command is cli or words[0] == FILLED else f"{words[0]} is not a verb"
         command, context = below, click.Context(below, parent=context, info_name=words.pop(0))
     given = []
     for word in words:
@@ -96,6 +96,6 @@ def test_the_commands_that_texts_suggest_exist():
 def test_there_are_texts_to_check_and_wrong_ones_are_found():
     assert len(suggested()) > 50
     assert fault("qworker message show VALUE VALUE") == "VALUE is too much"
-    assert fault("qworker message look VALUE") == "look is no verb"
+    assert fault("qworker message look VALUE") == "look is not a verb"
     assert "must choose" in str(fault("qworker dead redrive VALUE"))
     assert fault("qworker dead redrive VALUE --all") is None

@@ -794,7 +794,7 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             call.but({2: "a" * 512, 3: "v" * 65_536}),
         ],
     ),
-    "look": Refusals(
+    "inspect_runs": Refusals(
         _on_parts("meta", "delayed", "run:a", words=(NOW,)),
         calls=lambda drive, call: [
             call.on(*call.keys[:2]),

@@ -38,9 +38,9 @@ SENDERS = {
 READERS = {
     "groups",
     "inspect",
+    "inspect_runs",
     "largest",
     "lengths",
-    "look",
     "names",
     "poll",
     "present",

@@ -45,7 +45,7 @@ CHANGES = {
     "lua/lib/order.lua": [("'^q1 (", "'^q[12] (")],
     "lua/repair/repair_groups.lua": [("'^q1 (", "'^q[12] (")],
     "lua/repair/repair_seats.lua": [("'^q1 (", "'^q[12] (")],
-    "lua/run/look.lua": [
+    "lua/run/inspect_runs.lua": [
         ("'q1 ' .. string.match", "' ' .. string.match"),
         ("string.sub(item, 1, #begin) == begin", "string.sub(item, 3, 2 + #begin) == begin"),
     ],

@@ -1,9 +1,9 @@
--- Spots: where a caller saw an item. A spot is four arguments:
+-- Locations: where a caller saw an item. A location is four arguments:
 --   place (0-9 a level of ready, suspect, delayed, dead, or lease) · number of the lease among those of the call, else ''
 --   · at: index in the lease, or entry id of the dead letter, else '' · the item itself
-local SPOT = 4
+local LOCATION = 4
 
-local function spot(first)
+local function location(first)
   local place, number = ARGV[first], whole(ARGV[first + 1], 1, 64)
   local found = { place = place, at = ARGV[first + 2], item = ARGV[first + 3] }
   if string.find(place or '', '^%d$') then

@@ -4,7 +4,7 @@
 -- KEYS       see lib/keys.lua; the lease, if the item is in one
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    repair           1 to repair, 0 to report
--- ARGV[3-6]  spot             see lib/locations.lua
+-- ARGV[3-6]  location         see lib/locations.lua
 -- Returns {'OK', now ms, problem, degraded} or {'BROKEN', key, type} {'ARG', name}; problem:
 --   foreign: not a message that a consumer can receive; it is buried with its bytes
 --   score: delayed until a time that no call writes; it becomes due now
@@ -38,8 +38,8 @@ local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(ALL_LEVELS)
 if refused then return refused end
-local now, repair, one = clock(ARGV[1], meta), ARGV[2] == '1', spot(3)
-if not now or not one then return { 'ARG', 'now or spot' } end
+local now, repair, one = clock(ARGV[1], meta), ARGV[2] == '1', location(3)
+if not now or not one then return { 'ARG', 'now or location' } end
 open_journal(attributes.journal, now)
 local amounts = {}
 

@@ -2,11 +2,11 @@
 -- repair_twice.lua: check whether a message is in two places at once, and leave it in the first.
 -- A copy with the same body is removed; one with another body is another message, and is buried under its own new id.
 -- ROLES      operator
--- KEYS       see lib/keys.lua; the leases of the spots
+-- KEYS       see lib/keys.lua; the leases of the locations
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
 -- ARGV[2]    repair           1 to repair, 0 to report
--- ARGV[3-6]  spot             to keep, see lib/locations.lua
--- ARGV[7-10] spot             to remove
+-- ARGV[3-6]  location         to keep, see lib/locations.lua
+-- ARGV[7-10] location         to remove
 -- Returns {'OK', now ms, problem: copy, other or '' (no longer so), degraded} or {'BROKEN', key, type} {'ARG', name}
 -- O(n): n items behind it in its lists.
 --- include lib/clock.lua
@@ -37,16 +37,16 @@ local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(ALL_LEVELS)
 if refused then return refused end
-local now, repair, first, second = clock(ARGV[1], meta), ARGV[2] == '1', spot(3), spot(3 + SPOT)
-if not now or not first or not second then return { 'ARG', 'now or spots' } end
+local now, repair, first, second = clock(ARGV[1], meta), ARGV[2] == '1', location(3), location(3 + LOCATION)
+if not now or not first or not second then return { 'ARG', 'now or locations' } end
 open_journal(attributes.journal, now)
 local amounts = {}
 
 local kept, gone = parse(first.item), parse(second.item)
 local same_list = first.list and first.key == second.key and first.item == second.item
-local same_spot = not same_list and first.key == second.key and first.at == second.at and first.item == second.item
+local same_location = not same_list and first.key == second.key and first.at == second.at and first.item == second.item
 local there = same_list and copies(first) == 2 or not same_list and copies(first) > 0 and copies(second) > 0
-if not kept or not gone or kept.id ~= gone.id or same_spot or not there then
+if not kept or not gone or kept.id ~= gone.id or same_location or not there then
   return { 'OK', text(now), '', 0 }
 end
 local function body(message) return string.sub(message.item, message.at) end

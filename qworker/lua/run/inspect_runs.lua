@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- look.lua: read where runs stand, without their steps.
+-- inspect_runs.lua: read where runs stand, without their steps.
 -- ROLES      operator
 -- KEYS[1-2]  meta HASH, delayed ZSET
 -- KEYS[3]…   run HASH         1-100 runs, see step.lua
