@@ -20,7 +20,7 @@ from qworker.client.chain_search import (
     shards_of,
 )
 from qworker.client.inspect.peek import find
-from qworker.client.inspect.results import outcome_of
+from qworker.client.inspect.results import outcome as outcome_of
 from qworker.client.message import Stored
 from qworker.client.per_shard import of_one_key
 from qworker.client.plan import Plan, side_by_side

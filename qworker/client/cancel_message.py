@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from qworker.client.inspect.peek import find
-from qworker.client.inspect.results import outcome_of
+from qworker.client.inspect.results import outcome as outcome_of
 from qworker.client.message import Stored
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef

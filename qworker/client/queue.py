@@ -128,7 +128,7 @@ class QueueVerbs:
 
     ack = Verb(settling.ack)
     complete = Verb(completing.complete)
-    outcome = Verb(results.outcome_of)
+    outcome = Verb(results.outcome)
     nack = Verb(settling.nack)
     release = Verb(settling.release)
     bury = Verb(settling.bury)

@@ -8,10 +8,10 @@ from qworker.engine.result import read_results
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.result import Outcome, read_result
 
-__all__ = ["outcome_of", "result_channels"]
+__all__ = ["outcome", "result_channels"]
 
 
-def outcome_of(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outcome | None]:
+def outcome(queue: QueueRef, message_id: str, *, merged: bool = True) -> Plan[Outcome | None]:
     """Read the result of a message; None without one: it has not ended, or the result has expired.
 
     `merged`: also in shards that the queue has had, and which may have left results behind. Raises `ProtectionError`

@@ -12,7 +12,7 @@ from qworker.client.dead.filter import DeadFilter
 from qworker.client.dead.pages import DeadLetterScan
 from qworker.client.inspect.find import Search, find_delayed, scored
 from qworker.client.inspect.peek import lease
-from qworker.client.inspect.results import outcome_of
+from qworker.client.inspect.results import outcome as outcome_of
 from qworker.client.message import Stored
 from qworker.client.per_shard import everywhere, until_found
 from qworker.client.plan import Plan

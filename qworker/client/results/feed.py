@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from qworker.client.inspect.results import outcome_of, result_channels
+from qworker.client.inspect.results import outcome as outcome_of
+from qworker.client.inspect.results import result_channels
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.client.results.searching import Searches, is_gone

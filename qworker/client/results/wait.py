@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from qworker.client.inspect.results import outcome_of, result_channels
+from qworker.client.inspect.results import outcome as outcome_of
+from qworker.client.inspect.results import result_channels
 from qworker.client.results.searching import Searches, is_gone
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from qworker.client.inspect.life import Life, life
 from qworker.client.inspect.pages import END
 from qworker.client.inspect.peek import Inspection, inspect
-from qworker.client.inspect.results import outcome_of
+from qworker.client.inspect.results import outcome as outcome_of
 from qworker.client.inspect.search import Searched, search
 from qworker.client.message import Stored
 from qworker.errors import ProtectionError

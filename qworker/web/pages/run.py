@@ -9,7 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from qworker.client.inspect.peek import inspect
-from qworker.client.inspect.results import outcome_of
+from qworker.client.inspect.results import outcome as outcome_of
 from qworker.client.inspect.runs import ACTIVE, RunStatus, RunStep, is_gather, run_steps, statuses
 from qworker.errors import InvalidNameError, ProtectionError
 from qworker.formats import shortened, span
