@@ -72,19 +72,19 @@ class CallGroupState(Struct, frozen=True):
     policy: str
     left: int
     over_ms: int | None
-    words: list[bytes]
+    ends: list[bytes]
 
 
 def read_group(keys: QueueKeys, group_id: str) -> Plan[CallGroupState | None]:
     """Read how the members of a group have ended; None if it is unknown. In calls of 500 members and 1 MiB."""
-    words: list[bytes] = []
+    ends: list[bytes] = []
     while True:
-        values: commands.Values = yield commands.read_values(keys, group_id, len(words))
-        words += values.words
+        values: commands.Values = yield commands.read_values(keys, group_id, len(ends))
+        ends += values.ends
         if not values.size:
             return None
-        if len(words) >= values.size or not values.words:
-            return CallGroupState(values.policy, values.left, values.over_ms, words)
+        if len(ends) >= values.size or not values.ends:
+            return CallGroupState(values.policy, values.left, values.over_ms, ends)
 
 
 class CallGroup(Struct, frozen=True):

@@ -37,8 +37,8 @@ def next_effects(
     """
     step, *rest = _STEPS.decode(then)
     if step.join is not None:
-        words = write_member(value, writer.keyring, writer.namespace, step.join)
-        return [member_effect(step.join.queue, step.join.id, step.join.number, words)]
+        stored = write_member(value, writer.keyring, writer.namespace, step.join)
+        return [member_effect(step.join.queue, step.join.id, step.join.number, stored)]
     if step.fan is not None:
         opened = open_fan(step.fan, rest, writer, value)
         if opened.bytes > MAX_NESTED:

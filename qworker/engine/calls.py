@@ -160,16 +160,16 @@ class Values(msgspec.Struct, frozen=True):
     policy: str
     left: int
     over_ms: int | None
-    words: tuple[bytes, ...]
+    ends: tuple[bytes, ...]
 
 
 def read_values(keys: QueueKeys, group_id: str, first: int = 0) -> Command[Values]:
     """Read how members have ended: up to 500 from `first` on, and 1 MiB, but at least one."""
 
     def decode(reply: Any) -> Values:
-        _, size, policy, left, over, *words = accepted(reply, keys.queue)
+        _, size, policy, left, over, *ends = accepted(reply, keys.queue)
         return Values(
-            size, policy.decode("utf-8", "replace"), whole(left) or 0, whole(over), tuple(words)
+            size, policy.decode("utf-8", "replace"), whole(left) or 0, whole(over), tuple(ends)
         )
 
     return Command(load_script("values"), (keys.join(group_id),), (first,), decode)

@@ -163,7 +163,7 @@ def _awaited(client: Client, keys: QueueKeys, name: str) -> dict[int, bool]:
         return {}
     can_return = {int(number) for number in (dead or b"").split()}
     return {
-        n: n in can_return for n, ended in enumerate(state.words) if not ended or n in can_return
+        n: n in can_return for n, ended in enumerate(state.ends) if not ended or n in can_return
     }
 
 

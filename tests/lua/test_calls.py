@@ -209,7 +209,7 @@ def test_each_end_counts_once_and_the_last_sends_the_callback(engine_drive: Driv
     count(drive, (1, OK), first=9)
     assert ready(drive) == ["done"]
     values = drive.run(read_values(drive.keys, "g"))
-    assert values.words == (OK, b"discarded b t g.1")
+    assert values.ends == (OK, b"discarded b t g.1")
     assert drive.stats("sent", "stored", "gathered") == {"sent": 1, "stored": 1, "gathered": 1}
     assert not drive.redis.exists(drive.keys.joins)
 
@@ -241,7 +241,7 @@ def test_the_first_success_decides_and_later_ones_do_not(drive: Drive) -> None:
     start(drive, spec_of(3, "first"))
     count(drive, (0, DEAD), (2, OK), (1, b"ok\n2"))
     assert ready(drive) == ["done"]
-    assert drive.run(read_values(drive.keys, "g")).words == (DEAD, b"", OK)
+    assert drive.run(read_values(drive.keys, "g")).ends == (DEAD, b"", OK)
 
 
 def test_values_over_the_limit_count_as_failures(drive: Drive) -> None:
@@ -276,7 +276,7 @@ def test_a_dropped_dead_letter_keeps_its_words(drive: Drive) -> None:
     """The callback gets the error that the call died of, not the drop."""
     start(drive, spec_of(2))
     count(drive, (0, DEAD), (0, b"purged b t g.0"), (1, OK))
-    assert drive.run(read_values(drive.keys, "g")).words == (DEAD, OK)
+    assert drive.run(read_values(drive.keys, "g")).ends == (DEAD, OK)
 
 
 def test_what_a_redrive_replaces_is_no_part_of_the_size(drive: Drive) -> None:
@@ -300,7 +300,7 @@ def test_a_run_in_the_place_of_a_callback_gets_a_signal(engine_drive: Drive) -> 
     count(drive, (0, OK))
     assert ready(drive) == ["s", "r"]
     assert drive.redis.hget(drive.keys.run("r"), "!gather#1") == f" t={NOW}\n1".encode()
-    assert drive.run(read_values(drive.keys, "g")).words == (OK,)
+    assert drive.run(read_values(drive.keys, "g")).ends == (OK,)
     drive.receive("M", 2)
     ended = Outcomes("M")
     ended.discard(2)
@@ -412,7 +412,7 @@ def test_an_abandoned_group_wakes_its_run(drive: Drive) -> None:
     assert drive.run(abandon(drive.keys, ["g"], "cancelled")) == [True]
     assert len(ready(drive)) == 1
     count(drive, (1, OK), first=2)
-    assert drive.run(read_values(drive.keys, "g")).words == (OK, b"")
+    assert drive.run(read_values(drive.keys, "g")).ends == (OK, b"")
     assert drive.run(abandon(drive.keys, ["g"], "cancelled")) == [False]
 
 

@@ -133,33 +133,33 @@ class Gather:
         """Return the value of each call, in order, and an error in the place of each that has none."""
         if state is None:
             raise ResultUnknownError(self._queue, self.group_id)
-        if len(state.words) != len(self.members):
+        if len(state.ends) != len(self.members):
             raise InvalidOptionError(
                 f"gather {self.signal[1:]}",
-                f"has {len(self.members):,} calls, and began with {len(state.words):,}",
+                f"has {len(self.members):,} calls, and began with {len(state.ends):,}",
                 "give it a name= of its own if you change its calls",
             )
         late_after = self._late_after(state)
         values: list[Any] = []
-        for number, words in enumerate(state.words):
-            if words.startswith((b"ok\n", b"ok ")):
+        for number, stored in enumerate(state.ends):
+            if stored.startswith((b"ok\n", b"ok ")):
                 member = MemberRef(self._queue, self.group_id, number)
-                value = self._opened(words, member)
+                value = self._opened(stored, member)
                 result_type = self._member_task(number).result_type
                 assert result_type is not None
                 values.append(result_type.decode(value))
-            elif late_after is not None and not words:
+            elif late_after is not None and not stored:
                 message_id = f"{self.group_id}.{number}"
                 queue = self._member_task(number).queue
                 values.append(ResultTimeoutError(queue, message_id, late_after))
             else:
-                values.append(self._error(number, words))
+                values.append(self._error(number, stored))
         return values
 
-    def _opened(self, words: bytes, member: MemberRef) -> bytes:
+    def _opened(self, stored: bytes, member: MemberRef) -> bytes:
         steps = self._steps
         try:
-            return open_member(words, steps.keyring, steps.namespace, member)
+            return open_member(stored, steps.keyring, steps.namespace, member)
         except UnknownKeyError as error:
             raise steps.key_missing(error) from error
 
@@ -174,8 +174,8 @@ class Gather:
         member = self.members[number]
         return (member.sender if isinstance(member, Call) else member.last).task
 
-    def _error(self, number: int, words: bytes) -> ResultError:
-        end = read_end(words)
+    def _error(self, number: int, stored: bytes) -> ResultError:
+        end = read_end(stored)
         member = self._member_task(number)
         where, task, message_id = end.step or (
             member.queue,

@@ -53,28 +53,28 @@ def read_calls(
         )
         if not values.size:
             return None
-        if not values.words:
+        if not values.ends:
             break
-        read_bytes += sum(map(len, values.words))
+        read_bytes += sum(map(len, values.ends))
         calls += [
-            _call(queue, group_id, first + len(calls) + at, words)
-            for at, words in enumerate(values.words)
+            _call(queue, group_id, first + len(calls) + at, stored)
+            for at, stored in enumerate(values.ends)
         ]
     return calls[:count]
 
 
-def _call(queue: QueueRef, group_id: str, number: int, words: bytes) -> EndedCall:
-    state = words.partition(b"\n")[0].partition(b" ")[0].decode("utf-8", "replace")
+def _call(queue: QueueRef, group_id: str, number: int, stored: bytes) -> EndedCall:
+    state = stored.partition(b"\n")[0].partition(b" ")[0].decode("utf-8", "replace")
     if state == "ok":
         member = MemberRef(queue.keys.queue, group_id, number)
         try:
-            value = open_member(words, queue.keyring, queue.namespace, member)
+            value = open_member(stored, queue.keyring, queue.namespace, member)
         except ProtectionError as error:
             return EndedCall(number, state, closed=error.problem)
         return EndedCall(number, state, value)
     if not state:
         return EndedCall(number, "")
-    end = read_end(words)
+    end = read_end(stored)
     where, _, message_id = end.step or ("", "", "")
     name = where.partition("/")[0]
     return EndedCall(number, state, b"", end.reason, end.error, "", name, message_id)

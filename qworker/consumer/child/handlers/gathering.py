@@ -78,12 +78,12 @@ class Gathering:
     ) -> list[bytes | Failure]:
         queue, group_id = delivery.lease.queue.name, delivery.context().message_id
         values: list[bytes | Failure] = []
-        for number, words in enumerate(state.words):
-            if words.startswith((b"ok\n", b"ok ")):
+        for number, stored in enumerate(state.ends):
+            if stored.startswith((b"ok\n", b"ok ")):
                 member = MemberRef(queue, group_id, number)
-                values.append(open_member(words, task.app.keyring, task.app.namespace, member))
+                values.append(open_member(stored, task.app.keyring, task.app.namespace, member))
             else:
-                values.append(_failure(words))
+                values.append(_failure(stored))
         return values
 
 
@@ -101,8 +101,8 @@ def _first(policy: str, values: list[bytes | Failure]) -> bytes:
     return b"[" + b",".join(written) + b"]"
 
 
-def _failure(words: bytes) -> Failure:
-    end = read_end(words)
+def _failure(stored: bytes) -> Failure:
+    end = read_end(stored)
     queue, task, message_id = end.step or ("", "", "")
     return Failure(
         end.state, end.reason, end.error, end.text, queue.partition("/")[0], task, message_id
