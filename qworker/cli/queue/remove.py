@@ -13,6 +13,7 @@ from qworker.cli.framework.output import Output
 from qworker.cli.framework.parameters import QUEUE
 from qworker.cli.framework.terminal import note
 from qworker.formats import count
+from qworker.wire.states import PURGEABLE
 
 if TYPE_CHECKING:
     from qworker.cli.framework.context import Session
@@ -25,7 +26,7 @@ __all__ = ["VERBS"]
 @click.option(
     "--state",
     "states",
-    type=click.Choice(["ready", "delayed", "dead"]),
+    type=click.Choice(PURGEABLE),
     multiple=True,
     help="State of the messages; repeatable. [default: ready]",
 )

@@ -29,10 +29,10 @@ from qworker.errors import (
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import MAX_SHARDS
 from qworker.wire.shards import WHOLE, Shards
+from qworker.wire.states import PURGEABLE
 
 __all__ = ["purge", "purge_shard", "remove"]
 
-_PURGED: Final = ("ready", "delayed", "dead")
 _PAGE: Final = 500
 #: Groups of calls, and leases, of one call.
 _GROUPS: Final = 100
@@ -44,9 +44,9 @@ _READ: Final = 10_000
 @everywhere(sum_of)
 def purge(queue: QueueRef, state: str = "ready") -> Plan[int]:
     """Delete all messages of a state (ready, delayed, dead); returns how many. Not atomic."""
-    if state not in _PURGED:
+    if state not in PURGEABLE:
         raise InvalidOptionError(
-            "state", f"{ascii(state)[:80]} cannot be purged", f"one of {', '.join(_PURGED)}"
+            "state", f"{ascii(state)[:80]} cannot be purged", f"one of {', '.join(PURGEABLE)}"
         )
     return (yield from purge_shard(queue, state))
 
