@@ -9,6 +9,7 @@ import pytest
 from qworker.client.execute.sync import Client
 from qworker.client.queue import Queue
 from qworker.daemon.reaper import Reaper
+from qworker.engine.settle import Outcomes, settle
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import shared_limits_key
 
@@ -59,3 +60,30 @@ def test_a_reaper_moves_the_only_slot_to_where_messages_wait(
             key.decode().removeprefix(f"{namespace}:") for key in redis.scan_iter(f"{namespace}:*")
         }
     assert left <= {"reapers"}
+
+
+@pytest.mark.parametrize("mode", ["out", "all", "limited"])
+def test_a_queue_that_receives_nothing_keeps_no_share_from_others(
+    client: Client, namespace: str, mode: str
+) -> None:
+    """It is paused, or rate limited by others: what waits there does not count until it is resumed."""
+    queues = [Queue(client, namespace, name) for name in "ab"]
+    queues[0].set_limit("api/", with_queues=["b"], concurrency=3)
+    for queue in queues:
+        queue.send_many([b"m"] * 9, group="api/x")
+    if mode == "limited":
+        queues[0].send(b"refused", priority=1)
+        outcomes = Outcomes(queues[0].receive(1)[0].receipt.lease_id)
+        outcomes.limit("0", 60_000)
+        client.execute(settle(queues[0].keys, [outcomes]))
+    else:
+        queues[0].pause(mode)
+    reaper = Reaper(client, namespace)
+    held = queues[1].receive(3)
+    while len(held) < 3:
+        reaper.tick()
+        held += queues[1].receive(3)
+    queues[0].resume()
+    queues[1].ack(*held)
+    while not queues[0].receive(1):
+        reaper.tick()

@@ -6,9 +6,9 @@
 -- ARGV[2…]   3 per limit, 100 at most: parent (`acme/`), version, and words as in lib/groups.lua, '' to report alone, or
 --            - to take it away. Words count only if the version is above that of the share the queue has.
 -- Returns {'OK', now ms, then per limit: version of its share or 0, concurrency of it or '' for no limit, in flight,
---   waiting that may run by their own limits (at most what 16 groups have, and the number of the others), how many have
---   started}, or a refusal: {'BROKEN', key, type} {'ARG', name}. {'COUNTING'}: the first limit of the queue is not stored,
---   because not all that is in flight is counted; make the same call again.
+--   waiting that may run by their own limits (at most what 16 groups have, and the number of the others; 0 in a queue that
+--   receives nothing for now), how many have started}, or a refusal: {'BROKEN', key, type} {'ARG', name}. {'COUNTING'}: the
+--   first limit of the queue is not stored, because not all that is in flight is counted; make the same call again.
 -- O(l · log d): l limits, d delayed messages; the first limit of the queue as in limit.lua.
 --- include lib/clock.lua
 --- include lib/checks.lua
@@ -69,8 +69,13 @@ local function write(name, words)
   it.write(name)
 end
 
+-- A queue that is paused, or that a handler has let wait, receives nothing: others can use its shares.
+local mode = redis.call('HGET', meta, 'paused') or ''
+local receives = mode ~= 'out' and mode ~= 'all' and (tonumber(string.match(mode, '^until (%d+)$')) or 0) <= now
+
 -- How many members of the parent's groups wait and may run, but for the parent's limit.
 local function waiting(name)
+  if not receives then return 0 end
   local low, high = '[' .. name .. '\n', '(' .. name .. '\v'
   local number = 0
   for _, child in ipairs(redis.call('ZRANGEBYLEX', children, low, high, 'LIMIT', 0, SAMPLE)) do
