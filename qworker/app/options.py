@@ -204,9 +204,13 @@ class TaskOptions(Options):
                     "leave out the part before the slash, or the limit_key",
                 )
             group = _GROUP.check(f"{key}/{group or _ALL}", field)
+        if ordered and self.at_most_once:
+            raise _without_order()
         return "" if group is None else flag_of(group, ordered)
 
     def _check_together(self) -> None:
+        if self.ordered and self.at_most_once:
+            raise _without_order()
         if self.ordered and self.group is None:
             raise InvalidOptionError("ordered", "is set without group", "name the group too")
         if self.priority and (self.group is not None or self.limit_key is not None):
@@ -232,6 +236,14 @@ class TaskOptions(Options):
 
 
 _KEY: Final = kinds_of(TaskOptions)["limit_key"]
+
+
+def _without_order() -> InvalidOptionError:
+    return InvalidOptionError(
+        "ordered",
+        "is set together with at_most_once",
+        "its messages leave their group before they run; send with visibility=0 instead of at_most_once",
+    )
 
 
 def _value(given: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

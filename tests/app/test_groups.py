@@ -375,6 +375,17 @@ def test_wrong_groups_of_tasks(app: QWorker) -> None:
         app.task(name="c", group="g", priority=1)(lambda: None)
 
 
+def test_what_has_left_its_group_before_it_runs_has_no_order(app: QWorker) -> None:
+    """The ack of an at_most_once task lets the next one of the group start beside its handler."""
+    refused = "ordered: is set together with at_most_once; .*visibility=0"
+    with pytest.raises(InvalidOptionError, match=refused):
+        app.task(name="a", group="g", ordered=True, at_most_once=True)(lambda: None)
+    once = app.task(queue="mail", group="g", at_most_once=True, name="once")(lambda: None)
+    with pytest.raises(InvalidOptionError, match=refused):
+        once.options(group="a", ordered=True).send()
+    once.options(group="a").send()
+
+
 @pytest.mark.parametrize("queue", ["ledger", "mail"])
 def test_a_later_step_of_a_chain_has_its_group(app: QWorker, queue: str) -> None:
     """In its own queue, which is that of the step before or another one; by the task's name or that of the step."""
