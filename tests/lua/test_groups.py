@@ -779,3 +779,15 @@ def test_a_batch_is_filled_beyond_groups_that_give_nothing(drive: Drive) -> None
     drive.run(purge(drive.keys, "ready", 1000, now_ms=NOW))
     put(drive, "b:b0", "c:c0", "d:d0")
     assert get(drive, "l1", 2) == ["b0", "c0"]
+
+
+@pytest.mark.parametrize("name", ["a", "t/a"])
+def test_messages_that_have_expired_keep_no_other_group_waiting(drive: Drive, name: str) -> None:
+    """Sixteen of them end in one turn, so a flood of them costs others a part of a call."""
+    put(drive, *[f"{name}:a{n}" for n in range(600)], ttl_ms=1000)
+    put(drive, f"{name}:last", "b:b0", "b:b1", at=NOW + 1)
+    assert get(drive, "l1", 2, at=NOW + 2000) == ["b0", "b1"]
+    assert get(drive, "l2", 1, at=NOW + 2000) == []
+    assert get(drive, "l3", 1, at=NOW + 2000) == []
+    put(drive, *[f"b:c{n}" for n in range(100)], at=NOW + 2000)
+    assert get(drive, "l4", 100, at=NOW + 2000)[:20].count("last") == 1

@@ -57,7 +57,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     return found[found.at - 2], found[found.at - 1]
   end
 
-  -- Take or end the next member of a group. True if one was taken, nil if it has none. Without a `limit` nothing limits the
+  -- Take or end the next member of a group. True if one was taken, nil if it has none, and as the second value true if one has
+  -- ended. Without a `limit` nothing limits the
   -- group, now or while the member is in flight: it takes a turn and is not counted.
   local function take_member(name, one, limit)
     local item, seat = next_member(name, one)
@@ -83,7 +84,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
         end_of(item, ended)
         amounts[ended] = (amounts[ended] or 0) + 1
         amounts.stored = (amounts.stored or 0) - 1
-        return false
+        it.skip(one)
+        return false, true
       end
       start_unique(head)
     end
@@ -116,8 +118,9 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       local until_ms = is_open and waits(group, own, cap)
       if until_ms then
         it.put_later(group, until_ms)
-      elseif is_open and take_member(group, own, cap) then
-        it.spend(name, one, limit, now)
+      elseif is_open then
+        local given, has_ended = take_member(group, own, cap)
+        if given then it.spend(name, one, limit, now) elseif has_ended then it.skip(one) end
       end
       if full then return true end
       families.move(name, group, not until_ms and own.number and own.busy < cap.concurrency)
