@@ -3428,8 +3428,9 @@ end
 --                                                                 all that are left. With b: its handler had
 --                                                                 started, so it counts as received once more. With
 --                                                                 c: the worker lacks its task or key, see flag k
---     l limited   a ms 1-86400000                                 as a release whose handler had started, and no
---                                                                 message of the queue is delivered meanwhile
+--     l limited   a ms 1-86400000, b 2 or ''                      as a release whose handler had started, and no
+--                                                                 message of its group, or of the queue if it has none,
+--                                                                 is delivered meanwhile. With b: none of its parent
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     p park      a delay ms or '' for ever, b -, c ms to keep a run's state that lacks flag c, or ''
@@ -3613,8 +3614,9 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     add('released', 1)
     local limited = other.kind == 'l'
     if limited then
-      other.b = '1'
       local name = has_groups and group_of(item)
+      if name and other.b == '2' then name = groups().parent_of(name) or name end
+      other.b = '1'
       if name then
         groups().wait_until(name, now + other.delay_ms, now)
         -- The suspects do not wait for groups: one waits among the delayed messages.

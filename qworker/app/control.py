@@ -100,11 +100,12 @@ class Release(ControlFlow):
 
 
 class RateLimited(ControlFlow):
-    """Another system refuses calls for now (a 429): put the message back uncounted, and let its queue wait.
+    """Another system refuses calls for now (a 429): put the message back uncounted, and let others like it wait.
 
-    For `delay` (1 ms to a day) no worker receives from the queue, or from the message's shard of a divided one; then
-    the message comes first. Messages that workers have already received still run. Give tasks that call a limited
-    system their own queue. Raises `InvalidOptionError` for a delay that is not such a duration.
+    For `delay` (1 ms to a day) no worker receives messages of the same `limit_key`; without one, of the same group;
+    without either, from the queue, or from the message's shard of a divided one. Then the message comes first.
+    Messages that workers have already received still run. Raises `InvalidOptionError` for a delay that is not such a
+    duration.
     """
 
     delay_ms: int = 0

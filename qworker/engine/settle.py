@@ -109,9 +109,14 @@ class Outcomes:
         since, begun = given(unknown_since_ms), "1" if started else ""
         self._add("r", index, delay_ms, b=begun, c=since, error=error, times=times)
 
-    def limit(self, index: int | str, delay_ms: int, *, times: str = "") -> None:
-        """Put a started message back uncounted, and let no message of its queue be delivered for `delay_ms`."""
-        self._add("l", index, delay_ms, times=times)
+    def limit(
+        self, index: int | str, delay_ms: int, *, of_parent: bool = False, times: str = ""
+    ) -> None:
+        """Put a started message back uncounted; nothing of its group, or else its queue, is delivered for `delay_ms`.
+
+        `of_parent`: nothing of the parent of its group.
+        """
+        self._add("l", index, delay_ms, 2 if of_parent else "", times=times)
 
     def share(self, index: int | str, *, times: str = "") -> None:
         """Report that the worker died while this message and others ran."""

@@ -66,3 +66,23 @@ def test_wrong_time_is_refused(delay: Any) -> None:
     """It is from 1 ms to a day."""
     with pytest.raises(InvalidOptionError, match="delay"):
         RateLimited(delay)
+
+
+@pytest.mark.slow
+def test_a_task_with_a_key_lets_all_groups_of_the_key_wait(app: QWorker) -> None:
+    """The other system limits the key, not the customer whose call it refused."""
+    tries: list[str] = []
+
+    @app.task(queue="api", limit_key="stripe", group=lambda customer: customer)
+    def charge(customer: str) -> None:
+        tries.append(customer)
+        if len(tries) == 1:
+            raise RateLimited("30s")
+
+    for customer in ("a", "b", "c"):
+        charge.send(customer)
+        drain(app)
+    assert tries == ["a"]
+    advance(app, "31s")
+    drain(app)
+    assert sorted(tries) == ["a", "a", "b", "c"]

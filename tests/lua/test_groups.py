@@ -360,6 +360,23 @@ def test_rate_limited_members_let_their_group_wait(drive: Drive) -> None:
     assert get(drive, "l4", at=NOW + 30_000) == ["a0", "a1"]
 
 
+def test_a_rate_limited_key_waits_with_all_its_groups(drive: Drive) -> None:
+    """Whichever of them met the limit; groups of other keys go on."""
+    put(drive, "k/a:a0", "k/b:b0", "other/a:o0")
+    assert get(drive, "l1", 1) == ["a0"]
+    limited = Outcomes("l1")
+    limited.limit("0", 30_000, of_parent=True)
+    drive.settle(limited)
+    assert get(drive, "l2") == ["o0"]
+    batch = drive.receive("l3", at=NOW + 10_000)
+    assert (batch.items, batch.hint_ms) == ([], 20_000)
+    assert get(drive, "l4", at=NOW + 30_000) == ["b0", "a0"]
+    for lease in ("l2", "l4"):
+        drive.settle(Outcomes(lease, ack_all=True), at=NOW + 30_000)
+    get(drive, "l5", at=NOW + 60_000)
+    assert idle(drive) == EMPTY
+
+
 def test_of_several_waits_of_a_group_the_latest_counts(drive: Drive) -> None:
     """Whichever handler says so last."""
     put(drive, "a:a0", "a:a1")

@@ -11,8 +11,9 @@
 --                                                                 all that are left. With b: its handler had
 --                                                                 started, so it counts as received once more. With
 --                                                                 c: the worker lacks its task or key, see flag k
---     l limited   a ms 1-86400000                                 as a release whose handler had started, and no
---                                                                 message of the queue is delivered meanwhile
+--     l limited   a ms 1-86400000, b 2 or ''                      as a release whose handler had started, and no
+--                                                                 message of its group, or of the queue if it has none,
+--                                                                 is delivered meanwhile. With b: none of its parent
 --     s shared    -                                               the worker died, several ran
 --     b bury      a reason                                        dead letter
 --     p park      a delay ms or '' for ever, b -, c ms to keep a run's state that lacks flag c, or ''

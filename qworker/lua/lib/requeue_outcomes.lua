@@ -94,8 +94,9 @@ local function settle_other(lease, other, index, item, limit, to, now, amounts)
     add('released', 1)
     local limited = other.kind == 'l'
     if limited then
-      other.b = '1'
       local name = has_groups and group_of(item)
+      if name and other.b == '2' then name = groups().parent_of(name) or name end
+      other.b = '1'
       if name then
         groups().wait_until(name, now + other.delay_ms, now)
         -- The suspects do not wait for groups: one waits among the delayed messages.

@@ -79,7 +79,9 @@ def add_outcome(delivery: Delivery, outcomes: Outcomes) -> None:
     elif kind == PARKED:
         _park(outcomes, delivery, times)
     elif kind == LIMITED:
-        outcomes.limit(delivery.index, delivery.delay_ms, times=times)
+        task = delivery.task
+        keyed = task is not None and task.task_options.limit_key is not None
+        outcomes.limit(delivery.index, delivery.delay_ms, of_parent=keyed, times=times)
     elif kind in (RELEASED, DROPPED):
         outcomes.release(
             delivery.index,
