@@ -1471,6 +1471,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if limit.shared then redis.call('HINCRBY', states, '*' .. name, 1) end
   end
 
+  -- The same, for it and its parent, of one whose slot is counted apart from that.
+  function it.charge(name, now)
+    local one, parent = it.record(name), it.parent_of(name)
+    it.spend(name, one, it.limit(name), now)
+    one.busy = one.busy - 1
+    if parent then it.charge(parent, now) end
+  end
+
   -- A message of it has ended instead, because it has expired or was cancelled. If that took no part of a turn, a flood of
   -- such messages would keep all others waiting.
   local PART = 1 / 16
@@ -1933,11 +1941,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.vacate_all(lease_id, indices)
   end
 
-  -- Items of a new lease take a slot each.
-  function it.occupy_all(lease_id, items)
+  -- Items of a new lease, which did not wait in their groups, take a slot each, and a turn.
+  function it.occupy_all(lease_id, items, now)
     for i, item in ipairs(items) do
       local name = group_of(item)
       if name then
+        it.charge(name, now)
         it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
         it.vacate(':' .. id_of(item))
       end

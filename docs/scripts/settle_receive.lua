@@ -2054,6 +2054,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if limit.shared then redis.call('HINCRBY', states, '*' .. name, 1) end
   end
 
+  -- The same, for it and its parent, of one whose slot is counted apart from that.
+  function it.charge(name, now)
+    local one, parent = it.record(name), it.parent_of(name)
+    it.spend(name, one, it.limit(name), now)
+    one.busy = one.busy - 1
+    if parent then it.charge(parent, now) end
+  end
+
   -- A message of it has ended instead, because it has expired or was cancelled. If that took no part of a turn, a flood of
   -- such messages would keep all others waiting.
   local PART = 1 / 16
@@ -2516,11 +2524,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.vacate_all(lease_id, indices)
   end
 
-  -- Items of a new lease take a slot each.
-  function it.occupy_all(lease_id, items)
+  -- Items of a new lease, which did not wait in their groups, take a slot each, and a turn.
+  function it.occupy_all(lease_id, items, now)
     for i, item in ipairs(items) do
       local name = group_of(item)
       if name then
+        it.charge(name, now)
         it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
         it.vacate(':' .. id_of(item))
       end
@@ -4012,6 +4021,35 @@ function turns.reasons(heads, names, now)
   return reasons
 end
 
+-- Suspects stand in one list, but wait for the rates of their groups as others do. Those that must wait go behind the others, a
+-- few a call; `suspects_ms` in meta is when to look again, soon enough for those behind them.
+local LOOKS, LOOK_BYTES, LOOK_MS = 8, 1048576, 1000
+
+-- Until when none of them is received, nil if one may be. A time that is further away is of before the clock was set back.
+function turns.suspects_wait(now)
+  local until_ms = tonumber(redis.call('HGET', meta, 'suspects_ms')) or 0
+  return until_ms > now and until_ms <= now + LOOK_MS and until_ms or nil
+end
+
+-- The next suspect that may run, now at the head of the list, or nil.
+function turns.next_suspect(now)
+  local it, most, soonest, bytes = groups(), math.min(redis.call('LLEN', suspect), LOOKS), now + LOOK_MS, 0
+  if most == 0 or turns.suspects_wait(now) then return nil end
+  for _ = 1, most do
+    local item = redis.call('LINDEX', suspect, 0)
+    local name = group_of(item)
+    local parent = name and it.parent_of(name)
+    local until_ms = name and math.max(it.waits(name, now) or 0, parent and it.waits(parent, now) or 0) or 0
+    if until_ms <= now then return item end
+    redis.call('RPUSH', suspect, item)
+    redis.call('LTRIM', suspect, 1, -1)
+    soonest, bytes = math.min(soonest, until_ms), bytes + #item
+    if bytes >= LOOK_BYTES then break end
+  end
+  redis.call('HSET', meta, 'suspects_ms', text(soonest))
+  return nil
+end
+
 -- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
 function turns.take_each(it, batch, bounds, now)
   if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
@@ -4088,7 +4126,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
     return found[found.at - 2], found[found.at - 1]
   end
 
-  -- Take or end the next member of a group. True if one was taken, nil if it has none. Without a `limit` nothing limits the
+  -- Take or end the next member of a group. True if one was taken, nil if it has none, and as the second value true if one has
+  -- ended. Without a `limit` nothing limits the
   -- group, now or while the member is in flight: it takes a turn and is not counted.
   local function take_member(name, one, limit)
     local item, seat = next_member(name, one)
@@ -4115,7 +4154,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
         amounts[ended] = (amounts[ended] or 0) + 1
         amounts.stored = (amounts.stored or 0) - 1
         it.skip(one)
-        return false
+        return false, true
       end
       start_unique(head)
     end
@@ -4149,8 +4188,8 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       if until_ms then
         it.put_later(group, until_ms)
       elseif is_open then
-        local before = own.tag
-        if take_member(group, own, cap) then it.spend(name, one, limit, now) elseif own.tag > before then it.skip(one) end
+        local given, has_ended = take_member(group, own, cap)
+        if given then it.spend(name, one, limit, now) elseif has_ended then it.skip(one) end
       end
       if full then return true end
       families.move(name, group, not until_ms and own.number and own.busy < cap.concurrency)
@@ -4208,7 +4247,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 end
 
 -- Write what a receive has changed; the lease is written.
-function turns.write(lease_id, batch, taken)
+function turns.write(lease_id, batch, taken, now)
   local it = groups()
   if taken and taken.write then
     taken.write(lease_id)
@@ -4222,7 +4261,7 @@ function turns.write(lease_id, batch, taken)
     it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()
   end
-  if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect
+  if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items, now) end -- a suspect
 end
 end
 -- Deliver up to `count` items of the queue in one new lease.
@@ -4271,8 +4310,20 @@ local function take(item, level_number, marked, batch, to, now, amounts)
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
-local function ready_left(levels, with_suspects)
-  local left = with_suspects and redis.call('LLEN', suspect) or 0
+-- The next suspect, nil if there is none or all that were looked at wait for the rates of their groups.
+local function next_suspect(now)
+  if has_groups then return turns.next_suspect(now) end
+  return redis.call('LINDEX', suspect, 0) or nil
+end
+
+-- How many suspects may be received.
+local function suspects_left(now)
+  local number = redis.call('LLEN', suspect)
+  return number > 0 and has_groups and turns.suspects_wait(now) and 0 or number
+end
+
+local function ready_left(levels, now)
+  local left = now and suspects_left(now) or 0
   for _, number in ipairs(levels) do left = left + redis.call('LLEN', ready(number)) end
   return left
 end
@@ -4316,8 +4367,9 @@ local function hint(left, received, now)
   if has_groups then
     -- Members wait for others of their group, or for a time of their own.
     if next_due and groups().is_seat(next_due) then next_due = nil end
-    local later = groups().next_later()
+    local later, suspects_ms = groups().next_later(), turns.suspects_wait(now)
     if later then next_due = math.min(next_due or later, later) end
+    if suspects_ms then next_due = math.min(next_due or suspects_ms, suspects_ms) end
   end
   return next_due and math.max(1, next_due - now) or -2
 end
@@ -4340,7 +4392,7 @@ local function receive(request, attributes, levels, now, amounts)
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
   local to, cut, members = places(levels), {}, nil
-  local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
+  local lone = request.suspects == 2 and next_suspect(now)
   if not lone then
     if has_groups then
       local function read_plain(number)
@@ -4357,7 +4409,7 @@ local function receive(request, attributes, levels, now, amounts)
         if batch.ended then break end
       end
     end
-    if #batch.items == 0 and request.suspects == 1 then lone = redis.call('LINDEX', suspect, 0) end
+    if #batch.items == 0 and request.suspects == 1 then lone = next_suspect(now) end
   end
   local from_suspect = 0
   if lone then
@@ -4377,13 +4429,13 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LTRIM', suspect, 1, -1) end -- a pop would return the body
-  if has_groups then turns.write(request.id, batch, members) end
+  if has_groups then turns.write(request.id, batch, members, now) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items
   -- Left: what this caller could receive, so not the items it has just moved behind the others.
-  local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
+  local left = math.max(0, ready_left(levels, request.suspects > 0 and now) - behind)
   if has_groups then left = left + groups().running(now) end
   return batch.items, deadline, left, hint(left, #batch.items, now), from_suspect
 end
@@ -4434,7 +4486,7 @@ elseif request.count > 0 then
   -- A suspect that this call returned wakes consumers that may take it, even if this caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
-local suspects_left = redis.call('LLEN', suspect)
+local suspects_left = suspects_left(now)
 if not attributes.paused_out then
   if waiting > 0 then
     ring(wake, waiting)

@@ -336,6 +336,18 @@ def test_polls_and_glances_see_groups(drive: Drive) -> None:
     assert drive.run(poll([drive.keys])).available[0].ready == 1
 
 
+def test_a_poll_does_not_count_suspects_that_wait_for_a_rate(drive: Drive) -> None:
+    """For a second at most, also after a clock was set back."""
+    put(drive, "a:a0")
+    get(drive, "l1")
+    _crash(drive, "l1", "0")
+    now_ms = int(time.time() * 1000)
+    for at, suspects in ((now_ms + 900, 0), (now_ms + 9000, 1), (now_ms - 1, 1)):
+        drive.redis.hset(drive.keys.meta, "suspects_ms", at)
+        available = drive.run(poll([drive.keys])).available
+        assert sum(one.suspects for one in available.values()) == suspects
+
+
 def test_a_clock_set_back_delays_a_rate_by_a_burst_at_most(drive: Drive) -> None:
     """A time of an hour ahead is not waited for."""
     limit(drive, "a", "r=10/1000 b=2")
@@ -437,6 +449,59 @@ def test_deleted_and_held_members_do_not_wait(drive: Drive) -> None:
     put(drive, "a:a3", "a:a4")
     with pytest.raises(GroupFullError):
         put(drive, "a:a5")
+
+
+def _crash(drive: Drive, lease: str, *indices: str, at: int = NOW) -> None:
+    for index in indices:
+        crashed = Outcomes(lease)
+        crashed.crash(index)
+        drive.settle(crashed, at=at)
+
+
+@pytest.mark.parametrize(("name", "limited"), [("a", "a"), ("t/a", "t/"), ("t/a", "t/*")])
+def test_a_suspect_waits_for_the_rate_of_its_group(drive: Drive, name: str, limited: str) -> None:
+    """It is a start like others; other suspects do not wait behind it."""
+    limit(drive, limited, "r=1/60000 b=1")
+    put(drive, f"{name}:a0", f"{name}:a1")
+    assert get(drive, "l0") == ["a0"]
+    put(drive, "plain")
+    assert get(drive, "l1") == ["plain"]
+    _crash(drive, "l0", "0")
+    _crash(drive, "l1", "0")
+    assert get(drive, "l2", suspects=Suspects.FIRST) == ["plain"]
+    batch = drive.receive("l3", suspects=Suspects.FIRST)
+    assert (batch.items, batch.ready_left, batch.suspects, batch.hint_ms) == ([], 0, 0, 1000)
+    # Of those that wait for a token one gets it.
+    due = NOW + 60_000
+    assert get(drive, "l4", at=due - 1, suspects=Suspects.FIRST) == []
+    assert get(drive, "l5", at=due + 1000, suspects=Suspects.FIRST) == ["a0"]
+    assert get(drive, "l6", at=due + 1000, suspects=Suspects.FIRST) == []
+    assert get(drive, "l7", at=due + 61_000, suspects=Suspects.FIRST) == ["a1"]
+    for lease in ("l2", "l5", "l7"):
+        drive.settle(Outcomes(lease, acks=["0"]), at=due + 61_000)
+    get(drive, "l8", at=due + 200_000)
+    assert idle(drive) == EMPTY
+
+
+def test_of_many_suspects_that_wait_for_a_rate_a_few_are_looked_at_a_second(drive: Drive) -> None:
+    """A clock that is set back makes the next look no later."""
+    limit(drive, "a", "r=1/600000 b=12")
+    put(drive, *[f"a:a{number}" for number in range(12)])
+    get(drive, "l1")
+    put(drive, "plain")
+    get(drive, "l0")
+    _crash(drive, "l1", *map(str, range(1, 13)))
+    _crash(drive, "l0", "0")
+    assert get(drive, "l2", suspects=Suspects.FIRST) == []
+    assert get(drive, "l3", at=NOW + 999, suspects=Suspects.FIRST) == []
+    assert get(drive, "l4", at=NOW + 1000, suspects=Suspects.FIRST) == ["plain"]
+    assert get(drive, "l5", at=NOW + 1000, suspects=Suspects.FIRST) == []
+    put(drive, "next")
+    get(drive, "l6")
+    _crash(drive, "l6", "0")
+    assert get(drive, "l7", at=NOW + 1001, suspects=Suspects.FIRST) == []
+    looks = [get(drive, f"back{n}", at=NOW - 3000 - n, suspects=Suspects.FIRST) for n in range(3)]
+    assert ["next"] in looks
 
 
 def test_a_rate_limited_suspect_waits(drive: Drive) -> None:

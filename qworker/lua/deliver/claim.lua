@@ -97,7 +97,7 @@ if #items > 0 then
   write_items(request.key, items)
   redis.call('ZADD', unacked, text(deadline), request.id)
 end
-if has_groups then groups().occupy_all(request.id, items) end
+if has_groups then groups().occupy_all(request.id, items, now) end
 for _, lease in ipairs(gone) do
   if has_groups then groups().vacate_all(lease.id, lease.fields) end
   loosen(lease.key)

@@ -60,6 +60,11 @@ local function poll(first)
   end
   local suspects, problem = length(KEYS[first + 10])
   if problem then return -1, problem end
+  if suspects > 0 and attributes[3] then
+    -- They wait for the rates of their groups, see lib/turn_parts.lua.
+    local wait_ms = (tonumber(redis.call('HGET', meta, 'suspects_ms')) or 0) - now_ms()
+    if wait_ms > 0 and wait_ms <= 1000 then suspects = 0 end
+  end
   return ready, suspects
 end
 

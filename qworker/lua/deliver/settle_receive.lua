@@ -96,7 +96,7 @@ elseif request.count > 0 then
   -- A suspect that this call returned wakes consumers that may take it, even if this caller may not.
   waiting = left == 0 and rung > 0 and redis.call('LLEN', suspect) > 0 and rung or left
 end
-local suspects_left = redis.call('LLEN', suspect)
+local suspects_left = suspects_left(now)
 if not attributes.paused_out then
   if waiting > 0 then
     ring(wake, waiting)

@@ -113,6 +113,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if limit.shared then redis.call('HINCRBY', states, '*' .. name, 1) end
   end
 
+  -- The same, for it and its parent, of one whose slot is counted apart from that.
+  function it.charge(name, now)
+    local one, parent = it.record(name), it.parent_of(name)
+    it.spend(name, one, it.limit(name), now)
+    one.busy = one.busy - 1
+    if parent then it.charge(parent, now) end
+  end
+
   -- A message of it has ended instead, because it has expired or was cancelled. If that took no part of a turn, a flood of
   -- such messages would keep all others waiting.
   local PART = 1 / 16

@@ -152,11 +152,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
     it.vacate_all(lease_id, indices)
   end
 
-  -- Items of a new lease take a slot each.
-  function it.occupy_all(lease_id, items)
+  -- Items of a new lease, which did not wait in their groups, take a slot each, and a turn.
+  function it.occupy_all(lease_id, items, now)
     for i, item in ipairs(items) do
       local name = group_of(item)
       if name then
+        it.charge(name, now)
         it.occupy(lease_id .. ':' .. (#items == 1 and '0' or i), name)
         it.vacate(':' .. id_of(item))
       end

@@ -44,8 +44,20 @@ local function take(item, level_number, marked, batch, to, now, amounts)
   batch.items[batch.number], batch.heads[batch.number] = item, head or item
 end
 
-local function ready_left(levels, with_suspects)
-  local left = with_suspects and redis.call('LLEN', suspect) or 0
+-- The next suspect, nil if there is none or all that were looked at wait for the rates of their groups.
+local function next_suspect(now)
+  if has_groups then return turns.next_suspect(now) end
+  return redis.call('LINDEX', suspect, 0) or nil
+end
+
+-- How many suspects may be received.
+local function suspects_left(now)
+  local number = redis.call('LLEN', suspect)
+  return number > 0 and has_groups and turns.suspects_wait(now) and 0 or number
+end
+
+local function ready_left(levels, now)
+  local left = now and suspects_left(now) or 0
   for _, number in ipairs(levels) do left = left + redis.call('LLEN', ready(number)) end
   return left
 end
@@ -89,8 +101,9 @@ local function hint(left, received, now)
   if has_groups then
     -- Members wait for others of their group, or for a time of their own.
     if next_due and groups().is_seat(next_due) then next_due = nil end
-    local later = groups().next_later()
+    local later, suspects_ms = groups().next_later(), turns.suspects_wait(now)
     if later then next_due = math.min(next_due or later, later) end
+    if suspects_ms then next_due = math.min(next_due or suspects_ms, suspects_ms) end
   end
   return next_due and math.max(1, next_due - now) or -2
 end
@@ -113,7 +126,7 @@ local function receive(request, attributes, levels, now, amounts)
   local first_lease = redis.call('ZCARD', unacked) == 0
   local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
   local to, cut, members = places(levels), {}, nil
-  local lone = request.suspects == 2 and redis.call('LINDEX', suspect, 0)
+  local lone = request.suspects == 2 and next_suspect(now)
   if not lone then
     if has_groups then
       local function read_plain(number)
@@ -130,7 +143,7 @@ local function receive(request, attributes, levels, now, amounts)
         if batch.ended then break end
       end
     end
-    if #batch.items == 0 and request.suspects == 1 then lone = redis.call('LINDEX', suspect, 0) end
+    if #batch.items == 0 and request.suspects == 1 then lone = next_suspect(now) end
   end
   local from_suspect = 0
   if lone then
@@ -150,13 +163,13 @@ local function receive(request, attributes, levels, now, amounts)
     if seen > 0 then redis.call('LTRIM', ready(number), seen, -1) end
   end
   if from_suspect > 0 then redis.call('LTRIM', suspect, 1, -1) end -- a pop would return the body
-  if has_groups then turns.write(request.id, batch, members) end
+  if has_groups then turns.write(request.id, batch, members, now) end
   -- The reaper's watch for gaps starts with the first lease; see grace.lua.
   if first_lease and #batch.items > 0 then redis.call('HSET', stats, 'reaped_ms', text(now)) end
   amounts.received = (amounts.received or 0) + #batch.items
   amounts.unacked = (amounts.unacked or 0) + #batch.items
   -- Left: what this caller could receive, so not the items it has just moved behind the others.
-  local left = math.max(0, ready_left(levels, request.suspects > 0) - behind)
+  local left = math.max(0, ready_left(levels, request.suspects > 0 and now) - behind)
   if has_groups then left = left + groups().running(now) end
   return batch.items, deadline, left, hint(left, #batch.items, now), from_suspect
 end

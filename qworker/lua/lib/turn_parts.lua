@@ -94,6 +94,35 @@ function turns.reasons(heads, names, now)
   return reasons
 end
 
+-- Suspects stand in one list, but wait for the rates of their groups as others do. Those that must wait go behind the others, a
+-- few a call; `suspects_ms` in meta is when to look again, soon enough for those behind them.
+local LOOKS, LOOK_BYTES, LOOK_MS = 8, 1048576, 1000
+
+-- Until when none of them is received, nil if one may be. A time that is further away is of before the clock was set back.
+function turns.suspects_wait(now)
+  local until_ms = tonumber(redis.call('HGET', meta, 'suspects_ms')) or 0
+  return until_ms > now and until_ms <= now + LOOK_MS and until_ms or nil
+end
+
+-- The next suspect that may run, now at the head of the list, or nil.
+function turns.next_suspect(now)
+  local it, most, soonest, bytes = groups(), math.min(redis.call('LLEN', suspect), LOOKS), now + LOOK_MS, 0
+  if most == 0 or turns.suspects_wait(now) then return nil end
+  for _ = 1, most do
+    local item = redis.call('LINDEX', suspect, 0)
+    local name = group_of(item)
+    local parent = name and it.parent_of(name)
+    local until_ms = name and math.max(it.waits(name, now) or 0, parent and it.waits(parent, now) or 0) or 0
+    if until_ms <= now then return item end
+    redis.call('RPUSH', suspect, item)
+    redis.call('LTRIM', suspect, 1, -1)
+    soonest, bytes = math.min(soonest, until_ms), bytes + #item
+    if bytes >= LOOK_BYTES then break end
+  end
+  redis.call('HSET', meta, 'suspects_ms', text(soonest))
+  return nil
+end
+
 -- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
 function turns.take_each(it, batch, bounds, now)
   if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end

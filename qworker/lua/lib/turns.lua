@@ -178,7 +178,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
 end
 
 -- Write what a receive has changed; the lease is written.
-function turns.write(lease_id, batch, taken)
+function turns.write(lease_id, batch, taken, now)
   local it = groups()
   if taken and taken.write then
     taken.write(lease_id)
@@ -192,6 +192,6 @@ function turns.write(lease_id, batch, taken)
     it.set_turns(taken.line.returned(), taken.left, left)
     it.write_tags()
   end
-  if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items) end -- a suspect
+  if #batch.items == 1 and not (taken and taken.members > 0) then it.occupy_all(lease_id, batch.items, now) end -- a suspect
 end
 end
