@@ -105,7 +105,7 @@ def _shares_of(client: Client, namespace: str, shard: str) -> dict[str, str]:
 
 
 def _repair(client: Client, namespace: str, shard: str, name: str, one: SharedLimit | None) -> None:
-    """Divide the limit anew, or take away what is left of it; what the queue had for itself holds again."""
+    """Divide the limit again, or take away what is left of it; what the queue had for itself then holds."""
     if one is not None and split_shard_name(shard)[0] in one.queues:
         client.run(change(namespace, one, one.limit, one.queues))
         return

@@ -42,7 +42,7 @@ _END_S: Final = 10.0
 
 
 class Sampler:
-    """Reads a namespace again and again, and keeps the last hour. Starts at the first question, anew after a fork.
+    """Reads a namespace again and again, and keeps the last hour. Starts at the first question, again after a fork.
 
     `lasts`: go on without viewers forever, and not for an hour. `every_s`: seconds between readings while somebody
     looks.

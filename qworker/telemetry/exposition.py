@@ -1,6 +1,6 @@
 """The text of a scrape.
 
-The library writes it, but for the samples themselves: it checks and escapes each name and label anew, which takes a
+The library writes it, but for the samples themselves: it checks and escapes each name and label again, which takes a
 worker of two thousand tasks a second. Here a name and its labels are checked once per metric.
 """
 

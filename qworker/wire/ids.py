@@ -1,7 +1,7 @@
 """Ids: of messages, leases and lanes, which this process makes, and of dead letters, which Redis makes.
 
 A message id is 10 random characters and a counter of 10 characters of fixed width, so that ids of one sender sort in
-the order of sending. Random parts are drawn anew after a fork: two processes never share one.
+the order of sending. Random parts are drawn again after a fork: two processes never share one.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Client(BaseClient):
 
     @property
     def listener(self) -> Listener:
-        """Hears when results can be read; made at first use, and anew after a fork."""
+        """Hears when results can be read; made at first use, and again after a fork."""
         with self._lock:
             if self._listener is None or self._listener.pid != os.getpid():
                 self._listener = Listener(self.factory)

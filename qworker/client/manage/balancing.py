@@ -66,7 +66,7 @@ class Balancer:
         self._dividers: dict[str, Divider] = {}
 
     def balance(self, only: str | None = None, *, now_ms: int | None = None) -> Plan[Balanced]:
-        """Make one pass: read what each shard does with its shares, divide the limits anew, and write new shares."""
+        """Make one pass: read what each shard does with its shares, divide the limits again, and write new shares."""
         known = yield from declared(self._namespace)
         self._dividers = {name: self._dividers.get(name, Divider()) for name in known}
         limits = {name: one for name, one in known.items() if only in (None, name)}

@@ -255,7 +255,7 @@ class Broker:
         else:
             timeout_s = self._timeout_s()
         self._notifier.going_to_sleep()
-        # A turn that has ended its last message waits at its doorbell anew, and must not sleep at the others before.
+        # A turn that has ended its last message waits at its doorbell again, and must not sleep at the others before.
         if -1 in descriptors or dispatcher.is_due() or (progress and fetcher.may_wait):
             timeout_s = 0.0
         open_ones = (descriptor for descriptor in descriptors if descriptor >= 0)

@@ -72,7 +72,7 @@ class Increment:
     @classmethod
     def of(cls, lake: Lake, job: str = "audit") -> Increment:
         """Read what the last run of a job has kept. Raises `ArchiveDamagedError` if it cannot be read."""
-        nothing = cls.anew(lake, job)
+        nothing = cls.empty(lake, job)
         root, file = nothing.root, nothing.root / "state.json"
         if nothing.found is None:
             return nothing
@@ -110,7 +110,7 @@ class Increment:
             ) from error
 
     @classmethod
-    def anew(cls, lake: Lake, job: str) -> Increment:
+    def empty(cls, lake: Lake, job: str) -> Increment:
         """Begin with nothing, in place of what the last run of a job has kept."""
         root = lake.root / f"_{job}"
         return cls(root, found=_text(root / "state.json"))
@@ -282,7 +282,7 @@ def _text(file: AnyPath) -> str | None:
 
 
 def forget(lake: Lake, job: str = "audit") -> None:
-    """Delete what the last run of a job on an archive has kept: the next one begins anew."""
+    """Delete what the last run of a job on an archive has kept: the next one begins with nothing."""
     kept = lake.root / f"_{job}"
     try:
         if isinstance(kept, Path):

@@ -5,7 +5,7 @@
     LAKE/_report/events-…/                      events of messages that may still change
 
 An event is counted when it is read. A message is counted when it cannot change any more: it ended an hour before the
-last event. Others, and dead letters, which may be redriven, are carried as events and counted anew in each run.
+last event. Others, and dead letters, which may be redriven, are carried as events and counted again in each run.
 
 Carried sums are used only if they fit. All is read again, and the reason is given, if they are of another version of
 qworker, of other targets, or of an archive that was recreated or restored; if files or carried sums are gone; or if
@@ -87,7 +87,7 @@ def report_increment(
     `restart`: read all of it. Raises `PipelineError` if what the next report needs cannot be written.
     """
     lake = lake.pinned()
-    nothing = Increment.anew(lake, "report")
+    nothing = Increment.empty(lake, "report")
     nothing.check_writable()
     if restart:
         return _report(spark, lake, scope, None, nothing, on_step)

@@ -191,7 +191,7 @@ class DetailScreen(Screen[None]):
             line.update(foot(self.keys, [_BACK], self.size.width))
 
     def rewrite(self) -> None:
-        """Write the text anew; it stays where it was scrolled to."""
+        """Write the text again; it stays where it was scrolled to."""
         for body in self.query("#body").results(Static):
             body.update(self._write())
 

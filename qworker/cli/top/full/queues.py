@@ -42,7 +42,7 @@ class Queues(View[QueueRow]):
         super().__init__()
         self._namespace = namespace
         self._sample = Sample()
-        #: Rows that are still right: making 10,000 anew takes a tenth of a second.
+        #: Rows that are still right: remaking 10,000 takes a tenth of a second.
         self._made: dict[str, tuple[Inspection | QworkerError, Any, QueueRow]] = {}
 
         def drawn(series: str) -> Any:

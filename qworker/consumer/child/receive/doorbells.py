@@ -5,7 +5,7 @@ Each has its own connection, so that a wait never delays a settle. One BLPOP can
 them, less often the longer nothing comes.
 
 A BLPOP costs the server 0.7 µs per key. So a child of many queues divides them over several doorbells: after a message
-it waits anew at that of its queue alone. The waits at the others continue, and are long. A child that runs long
+it waits again at that of its queue alone. The waits at the others continue, and are long. A child that runs long
 handlers in the thread of its loop would not hear those: it waits at the first doorbell for the tokens of all queues.
 """
 
