@@ -49,13 +49,13 @@ end
 -- Write the events of `book`: `events` of them, those that are not shed in `entries`, each with its `number` and `groups`. It
 -- also has `now`, the keys `journal`, `meta` and `stats`, and the journal's `epoch` and `cap` if they are known. The change
 -- itself is done by then, so this must not fail the call: returns 1 (degraded) if the journal could not be written, else 0.
-local function write_entries(book, who)
-  local ENTRY_BYTES, TRIM_EVERY, MOST = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
+local function write_entries(book, caller)
+  local ENTRY_BYTES, TRIM_EVERY, MAX_EXACT = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
   local journal, meta, stats = book.journal, book.meta, book.stats
 
   local function counter(value)
     local number = tonumber(value)
-    return number and number >= 0 and number <= MOST and number % 1 == 0 and number or nil
+    return number and number >= 0 and number <= MAX_EXACT and number % 1 == 0 and number or nil
   end
 
   local function digits(number) return string.format('%.0f', number) end
@@ -80,7 +80,7 @@ local function write_entries(book, who)
       written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
     end
     local entry = book.entries[1]
-    local drawn = redis.sha1hex(journal .. who .. (entry and entry.groups or ''))
+    local drawn = redis.sha1hex(journal .. caller .. (entry and entry.groups or ''))
     local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
     book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
     redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))
@@ -90,7 +90,7 @@ local function write_entries(book, who)
   local function add_entry(counted, entry)
     local id = digits(book.epoch) .. '-' .. digits(counted.entries)
     local reply = redis.pcall('XADD', journal, id, 'n', counted.events, 'k', entry.number, 'b', counted.written, 't', book.now,
-      'w', who, 'e1', entry.groups)
+      'w', caller, 'e1', entry.groups)
     if type(reply) == 'table' then return false end
     counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
     counted.written = counted.written + #entry.groups + ENTRY_BYTES
@@ -138,7 +138,7 @@ local function write_entries(book, who)
     return degraded
   end
 
-  who = string.sub(who or '', 1, 128)
+  caller = string.sub(caller or '', 1, 128)
   local done, degraded = pcall(write)
   return done and degraded or 1
 end
@@ -196,10 +196,10 @@ local function short_journal(book)
   end
 
   -- Write the events, and after them `rows`; returns 1 if that failed, else 0.
-  function book.write(rows, who)
+  function book.write(rows, caller)
     for i = 1, #rows, 2 do add(rows[i], rows[i + 1]) end
     close_entry()
-    return book.events > 0 and write_entries(book, who) or 0
+    return book.events > 0 and write_entries(book, caller) or 0
   end
   return book
 end
@@ -207,7 +207,7 @@ end
 
 -- Its functions are made here, as a queue without groups needs none.
 local function group_records(states)
-  local MOST_RECENT = 4096 -- bytes
+  local MAX_RECENT = 4096 -- bytes
   local it, delayed = {}, string.sub(states, 1, -7) .. 'delayed'
 
   -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
@@ -226,7 +226,7 @@ local function group_records(states)
   -- the right to read messages, which a sender need not have: so those who have it look ahead, receives long before it is
   -- needed. What is free then is so until its count comes, because none but that gives it.
   local NUMBERS, FIRST_SEAT, SEATS = 2097152, 4503599627370496, 2147483648 -- 2^21, 2^52, 2^31
-  local AHEAD, MOST_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
+  local AHEAD, MAX_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
 
   local function may_look() return redis.acl_check_cmd('ZCOUNT', delayed, 0, 0) end
 
@@ -235,7 +235,7 @@ local function group_records(states)
     local last, taken = count + AHEAD, {}
     local function find_taken(from, to)
       local low, high = FIRST_SEAT + from % NUMBERS * SEATS, FIRST_SEAT + (to % NUMBERS + 1) * SEATS - 1
-      if #taken > MOST_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
+      if #taken > MAX_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
       if from == to then
         taken[#taken + 1] = text(from)
         return
@@ -247,7 +247,7 @@ local function group_records(states)
     local round = last - last % NUMBERS
     if round > count + 1 then find_taken(count + 1, round - 1) end
     find_taken(math.max(round, count + 1), last)
-    if #taken > MOST_TAKEN then last = tonumber(table.remove(taken)) - 1 end
+    if #taken > MAX_TAKEN then last = tonumber(table.remove(taken)) - 1 end
     tags.free, tags.again, tags.taken = last, math.floor((count + last) / 2), #taken > 0 and ' ' .. table.concat(taken, ' ') .. ' ' or ''
     redis.call('HSET', states, '@free', text(last), '@again', text(tags.again), '@taken', tags.taken)
   end
@@ -284,7 +284,7 @@ local function group_records(states)
       tags.recent = string.format('%.17g\n', tags.queue)
     end
     local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
+      local fits, room = added, MAX_RECENT - #tags.recent
       if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
       tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
     end
@@ -370,12 +370,12 @@ end
 -- groups stand in line anew, or nil, with nothing stored, if the number for a new group is taken; nil for any other message.
 local function short_member(meta, delayed, tail)
   local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- see lib/group_members.lua
-  local MOST_BYTES = 257 -- of a name, see lib/groups.lua
+  local MAX_NAME_BYTES = 257 -- of a name, see lib/groups.lua
   local base = string.sub(meta, 1, -5)
   local states, turns, limits = base .. 'groups', base .. 'turns', base .. 'limits'
   local ordered, name = false, string.match(tail, '^[^\n]- g=([%w_.:%-%%]+)[ \n]')
   if name and string.sub(name, 1, 3) == '%3D' then ordered, name = true, '=' .. string.sub(name, 4) end
-  if not name or name == '=' or string.find(name, '%', 1, true) or #name > MOST_BYTES then return nil end
+  if not name or name == '=' or string.find(name, '%', 1, true) or #name > MAX_NAME_BYTES then return nil end
   if redis.call('EXISTS', limits) > 0 then return nil end
   local found, line, seats = redis.pcall('HGET', states, ':' .. name), redis.call('TYPE', turns).ok, redis.call('TYPE', delayed).ok
   if type(found) == 'table' or line ~= 'zset' and line ~= 'none' or seats ~= 'zset' and seats ~= 'none' then return nil end
@@ -751,10 +751,10 @@ local function record(event, item, about)
 end
 
 -- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
-local function write_journal(who)
+local function write_journal(caller)
   if book.events == 0 then return 0 end
   book.close()
-  return write_entries(book, who)
+  return write_entries(book, caller)
 end
 -- The attributes of a queue that senders read.
 
@@ -1140,7 +1140,7 @@ end
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
-  local MOST_LATER_MS = 50 -- that a message waits for others to start with it
+  local MAX_LATER_MS = 50 -- that a message waits for others to start with it
   local FEW = 64 -- limits that are read at once, instead of asking for each group
   local limits, states, caps, limited, stored = it.limits, it.states, {}, nil, nil
 
@@ -1225,7 +1225,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local from_ms = one.rate_ms - (limit.burst - 1) * limit.every_ms
     if from_ms > now then
       -- Several at a time, of half of the burst: a call for each would cost more than what it starts.
-      local some = math.min(math.floor(limit.burst / 2), math.floor(MOST_LATER_MS / limit.every_ms) + 1)
+      local some = math.min(math.floor(limit.burst / 2), math.floor(MAX_LATER_MS / limit.every_ms) + 1)
       return math.ceil(from_ms + math.max(0, some - 1) * limit.every_ms)
     end
     if one.rate_ms <= now then one.rate_ms = 0 end
@@ -1282,12 +1282,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Of a call, which would stop the server: how often it looks ahead, and how many counts it passes; the seats of what it
   -- has given may not be written yet, so it must not come round to them.
-  local MOST_LOOKS, MOST_PASSED = 200, 1000000
+  local MAX_LOOKS, MAX_PASSED = 200, 1000000
   local looks, passed = 0, 0
   local function number_at(count)
     local tags = it.tags()
     local free = tags.free
-    if looks >= MOST_LOOKS and count > (free or -1) then return nil end
+    if looks >= MAX_LOOKS and count > (free or -1) then return nil end
     local number = it.stored.number_at(tags, count)
     if tags.free ~= free then looks = looks + 1 end
     return number
@@ -1298,7 +1298,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local function give_number(name, one)
     local step = 1
     for try = 1, TRIES do
-      if passed + step > MOST_PASSED then return false end
+      if passed + step > MAX_PASSED then return false end
       passed = passed + step
       local count = redis.call('HINCRBY', states, '@number', step)
       local number = number_at(count)
@@ -1571,7 +1571,7 @@ end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
-  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
+  local MAX_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local states, slots, in_parts = it.states, it.slots, it.in_parts
 
   local byte = string.byte -- called for every member
@@ -1670,7 +1670,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       return true
     end
     local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
-    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    if not found or indices and #indices * MAX_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
       if not name then return end

@@ -294,7 +294,7 @@ end
 
 -- Its functions are made here, as a queue without groups needs none.
 local function group_records(states)
-  local MOST_RECENT = 4096 -- bytes
+  local MAX_RECENT = 4096 -- bytes
   local it, delayed = {}, string.sub(states, 1, -7) .. 'delayed'
 
   -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
@@ -313,7 +313,7 @@ local function group_records(states)
   -- the right to read messages, which a sender need not have: so those who have it look ahead, receives long before it is
   -- needed. What is free then is so until its count comes, because none but that gives it.
   local NUMBERS, FIRST_SEAT, SEATS = 2097152, 4503599627370496, 2147483648 -- 2^21, 2^52, 2^31
-  local AHEAD, MOST_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
+  local AHEAD, MAX_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
 
   local function may_look() return redis.acl_check_cmd('ZCOUNT', delayed, 0, 0) end
 
@@ -322,7 +322,7 @@ local function group_records(states)
     local last, taken = count + AHEAD, {}
     local function find_taken(from, to)
       local low, high = FIRST_SEAT + from % NUMBERS * SEATS, FIRST_SEAT + (to % NUMBERS + 1) * SEATS - 1
-      if #taken > MOST_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
+      if #taken > MAX_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
       if from == to then
         taken[#taken + 1] = text(from)
         return
@@ -334,7 +334,7 @@ local function group_records(states)
     local round = last - last % NUMBERS
     if round > count + 1 then find_taken(count + 1, round - 1) end
     find_taken(math.max(round, count + 1), last)
-    if #taken > MOST_TAKEN then last = tonumber(table.remove(taken)) - 1 end
+    if #taken > MAX_TAKEN then last = tonumber(table.remove(taken)) - 1 end
     tags.free, tags.again, tags.taken = last, math.floor((count + last) / 2), #taken > 0 and ' ' .. table.concat(taken, ' ') .. ' ' or ''
     redis.call('HSET', states, '@free', text(last), '@again', text(tags.again), '@taken', tags.taken)
   end
@@ -371,7 +371,7 @@ local function group_records(states)
       tags.recent = string.format('%.17g\n', tags.queue)
     end
     local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
+      local fits, room = added, MAX_RECENT - #tags.recent
       if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
       tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
     end
@@ -813,7 +813,7 @@ end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
-  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
+  local MAX_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local states, slots, in_parts = it.states, it.slots, it.in_parts
 
   local byte = string.byte -- called for every member
@@ -912,7 +912,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       return true
     end
     local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
-    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    if not found or indices and #indices * MAX_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
       if not name then return end

@@ -29,7 +29,7 @@ from tests.lua.group_calls import found, ids, in_small_pages
 
 _FEW = {
     b"local NUMBERS, FIRST_SEAT, SEATS = 2097152,": b"local NUMBERS, FIRST_SEAT, SEATS = 16,",
-    b"local AHEAD, MOST_TAKEN = 1048576, 16": b"local AHEAD, MOST_TAKEN = 8, 2",
+    b"local AHEAD, MAX_TAKEN = 1048576, 16": b"local AHEAD, MAX_TAKEN = 8, 2",
 }
 _FIRST_SEAT, _SEATS, _HELD = 2**52, 2**31, 2**53
 _GROUPS = ["=o1", "=o2", "=p/o", "p/a", "g1", "g2", ""]

@@ -160,8 +160,8 @@ def test_a_call_does_not_look_for_numbers_for_each_of_many_groups(
     source = call.script.source
     for all_of_them, few in (
         (b"SEATS = 2097152", b"SEATS = 1024"),
-        (b"MOST_TAKEN = 1048576", b"MOST_TAKEN = 512"),
-        (b"MOST_PASSED = 200, 1000000", b"MOST_PASSED = %d, %d" % (looks, passed)),
+        (b"MAX_TAKEN = 1048576", b"MAX_TAKEN = 512"),
+        (b"MAX_PASSED = 200, 1000000", b"MAX_PASSED = %d, %d" % (looks, passed)),
     ):
         assert source.count(all_of_them) == 1
         source = source.replace(all_of_them, few)

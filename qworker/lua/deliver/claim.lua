@@ -7,7 +7,7 @@
 -- ARGV[2]    resume           1: the call was made before and its reply was lost: return what the lease holds; else 0
 -- ARGV[3]    count            1-1000; a call also ends after 1 MiB
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
--- ARGV[5]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[5]    caller           makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[6]…   deadline ms      of each candidate as the caller read it; a lease extended since then is skipped
 -- Returns {'OK', now ms, deadline ms, degraded, {items}, {indices}, suspect 1 or 0, ended: messages that were dead, expired,
 --   cancelled or made suspects instead}; indices as of settle_receive.lua

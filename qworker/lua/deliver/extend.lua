@@ -32,9 +32,9 @@ for i = 3, #ARGV do
 end
 if redis.call('EXISTS', cancelled) == 0 then return reply end
 
-local MOST_LOOKED, MAX_BYTES, looked, bytes, number = 1000, 4194304, 0, 0, #ARGV - 2
+local MAX_LOOKED, MAX_BYTES, looked, bytes, number = 1000, 4194304, 0, 0, #ARGV - 2
 for i = 1, number do
-  if looked >= MOST_LOOKED or bytes >= MAX_BYTES then break end
+  if looked >= MAX_LOOKED or bytes >= MAX_BYTES then break end
   local at = (i + now) % number + 1
   -- Made here, not declared: it is in the slot of the queue.
   local key = string.sub(meta, 1, -5) .. 'lease:' .. ARGV[at + 2]

@@ -11,10 +11,10 @@
 -- O(q): q queues.
 --- include lib/checks.lua
 
-local PER_QUEUE, MOST = 13, 500
+local PER_QUEUE, MAX_QUEUES = 13, 500
 local AT_ONCE = 10 -- queues that one EXISTS checks
 
-if #KEYS % PER_QUEUE ~= 0 or #KEYS > PER_QUEUE * MOST then return { 'ARG', 'queues' } end
+if #KEYS % PER_QUEUE ~= 0 or #KEYS > PER_QUEUE * MAX_QUEUES then return { 'ARG', 'queues' } end
 
 local function now_ms()
   local t = redis.call('TIME')

@@ -3,7 +3,7 @@
 -- ROLES      consumer, operator
 -- KEYS       see lib/keys.lua; leases: those settled
 -- ARGV[1]    now ms           '' (tests: see clock.lua)
--- ARGV[2]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[2]    caller           makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[3]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, degraded, {settled per lease}, {1 or 0 per outcome: uniques, acks, others of each lease}}
 --   or a refusal: {'BROKEN', key, type} {'ARG', name}. A stale outcome changes nothing and is counted.

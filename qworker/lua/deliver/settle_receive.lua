@@ -10,7 +10,7 @@
 -- ARGV[3]    count            0-1000; 0 settles only; a queue with groups gives 500 at most
 -- ARGV[4]    visibility ms    1-43200000 (12 h), '' for the queue's
 -- ARGV[5]    suspects         0 never · 1 if nothing else is ready · 2 first
--- ARGV[6]    who              makes the call, for the journal: `<host>:<pid>` or ''
+-- ARGV[6]    caller           makes the call, for the journal: `<host>:<pid>` or ''
 -- ARGV[7]…   outcomes         see lib/outcomes.lua
 -- Returns {'OK', now ms, deadline ms, ready left, hint ms, suspect 1 or 0, degraded, {settled per lease}, {items}, {indices},
 --   suspects waiting, journal 1 or 0, and of a queue with groups the ms until one may run, or 0}; indices is empty unless

@@ -1,7 +1,7 @@
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
-  local MOST_LATER_MS = 50 -- that a message waits for others to start with it
+  local MAX_LATER_MS = 50 -- that a message waits for others to start with it
   local FEW = 64 -- limits that are read at once, instead of asking for each group
   local limits, states, caps, limited, stored = it.limits, it.states, {}, nil, nil
 
@@ -86,7 +86,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     local from_ms = one.rate_ms - (limit.burst - 1) * limit.every_ms
     if from_ms > now then
       -- Several at a time, of half of the burst: a call for each would cost more than what it starts.
-      local some = math.min(math.floor(limit.burst / 2), math.floor(MOST_LATER_MS / limit.every_ms) + 1)
+      local some = math.min(math.floor(limit.burst / 2), math.floor(MAX_LATER_MS / limit.every_ms) + 1)
       return math.ceil(from_ms + math.max(0, some - 1) * limit.every_ms)
     end
     if one.rate_ms <= now then one.rate_ms = 0 end

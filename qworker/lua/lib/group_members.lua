@@ -10,12 +10,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
 
   -- Of a call, which would stop the server: how often it looks ahead, and how many counts it passes; the seats of what it
   -- has given may not be written yet, so it must not come round to them.
-  local MOST_LOOKS, MOST_PASSED = 200, 1000000
+  local MAX_LOOKS, MAX_PASSED = 200, 1000000
   local looks, passed = 0, 0
   local function number_at(count)
     local tags = it.tags()
     local free = tags.free
-    if looks >= MOST_LOOKS and count > (free or -1) then return nil end
+    if looks >= MAX_LOOKS and count > (free or -1) then return nil end
     local number = it.stored.number_at(tags, count)
     if tags.free ~= free then looks = looks + 1 end
     return number
@@ -26,7 +26,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local function give_number(name, one)
     local step = 1
     for try = 1, TRIES do
-      if passed + step > MOST_PASSED then return false end
+      if passed + step > MAX_PASSED then return false end
       passed = passed + step
       local count = redis.call('HINCRBY', states, '@number', step)
       local number = number_at(count)

@@ -2,7 +2,7 @@
 
 -- Its functions are made here, as a queue without groups needs none.
 local function group_records(states)
-  local MOST_RECENT = 4096 -- bytes
+  local MAX_RECENT = 4096 -- bytes
   local it, delayed = {}, string.sub(states, 1, -7) .. 'delayed'
 
   -- Virtual times: of the queue, and of its messages without a group; nil if the key holds another type.
@@ -21,7 +21,7 @@ local function group_records(states)
   -- the right to read messages, which a sender need not have: so those who have it look ahead, receives long before it is
   -- needed. What is free then is so until its count comes, because none but that gives it.
   local NUMBERS, FIRST_SEAT, SEATS = 2097152, 4503599627370496, 2147483648 -- 2^21, 2^52, 2^31
-  local AHEAD, MOST_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
+  local AHEAD, MAX_TAKEN = 1048576, 16 -- half a round: what a call gives before it writes is not there
 
   local function may_look() return redis.acl_check_cmd('ZCOUNT', delayed, 0, 0) end
 
@@ -30,7 +30,7 @@ local function group_records(states)
     local last, taken = count + AHEAD, {}
     local function find_taken(from, to)
       local low, high = FIRST_SEAT + from % NUMBERS * SEATS, FIRST_SEAT + (to % NUMBERS + 1) * SEATS - 1
-      if #taken > MOST_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
+      if #taken > MAX_TAKEN or redis.call('ZCOUNT', delayed, low, high) == 0 then return end
       if from == to then
         taken[#taken + 1] = text(from)
         return
@@ -42,7 +42,7 @@ local function group_records(states)
     local round = last - last % NUMBERS
     if round > count + 1 then find_taken(count + 1, round - 1) end
     find_taken(math.max(round, count + 1), last)
-    if #taken > MOST_TAKEN then last = tonumber(table.remove(taken)) - 1 end
+    if #taken > MAX_TAKEN then last = tonumber(table.remove(taken)) - 1 end
     tags.free, tags.again, tags.taken = last, math.floor((count + last) / 2), #taken > 0 and ' ' .. table.concat(taken, ' ') .. ' ' or ''
     redis.call('HSET', states, '@free', text(last), '@again', text(tags.again), '@taken', tags.taken)
   end
@@ -79,7 +79,7 @@ local function group_records(states)
       tags.recent = string.format('%.17g\n', tags.queue)
     end
     local function fill()
-      local fits, room = added, MOST_RECENT - #tags.recent
+      local fits, room = added, MAX_RECENT - #tags.recent
       if #added > room then fits = string.match(string.sub(added, 1, math.max(0, room)), '^.*\n') or '' end
       tags.recent, added = tags.recent .. fits, string.sub(added, #fits + 1)
     end

@@ -1,7 +1,7 @@
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
   local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
-  local MOST_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
+  local MAX_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local states, slots, in_parts = it.states, it.slots, it.in_parts
 
   local byte = string.byte -- called for every member
@@ -100,7 +100,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
       return true
     end
     local found, names, freed, left = stored and packed_slots.unpacked(stored), {}, {}, 0
-    if not found or indices and #indices * MOST_WRITES < #found then return false end
+    if not found or indices and #indices * MAX_WRITES < #found then return false end
     local function free(index)
       local name = found[index]
       if not name then return end

@@ -2,7 +2,7 @@
 
 more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
-  local MOST_BACK = 1000 -- groups that a call looks at when the clock was set back
+  local MAX_BACK = 1000 -- groups that a call looks at when the clock was set back
   local STOPPED_MS = 60000
   local turns, later, take_turn = it.turns, it.later, it.take_turn
 
@@ -13,9 +13,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
   end
 
   -- The clock was set back by `back_ms`: those that wait the longest, whose times are nearer by as much. Of more than
-  -- MOST_BACK the rest follows in later calls, and some of them wait less than they were told to.
+  -- MAX_BACK the rest follows in later calls, and some of them wait less than they were told to.
   local function set_back(now, back_ms)
-    local far = redis.call('ZRANGE', later, 0, MOST_BACK - 1, 'REV')
+    local far = redis.call('ZRANGE', later, 0, MAX_BACK - 1, 'REV')
     it.read_many(far)
     for _, name in ipairs(far) do
       local one = it.record(name)
@@ -40,7 +40,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if now + 1000 < seen.at_ms then
       local far = set_back(now, seen.at_ms - now)
       for _, name in ipairs(far) do due[#due + 1] = name end
-      if #far < MOST_BACK then seen.at_ms = now end
+      if #far < MAX_BACK then seen.at_ms = now end
     else
       seen.at_ms = now
     end

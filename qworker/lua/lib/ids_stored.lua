@@ -1,6 +1,6 @@
 -- Which messages a queue holds, for scripts that look for those that are gone. The call names all leases.
 
-local MOST, MAX_BYTES, READ_CHUNK = 10000, 8388608, 32
+local MAX_IDS, MAX_BYTES, READ_CHUNK = 10000, 8388608, 32
 
 -- The ids of ready, delayed and unacked messages, with `and_dead` of dead ones, too: id → true. Or nil and why not: `busy`
 -- (the leases changed) or `large` (over 10,000 messages, or 8 MiB).
@@ -13,7 +13,7 @@ local function ids_stored(and_dead)
   for number = 0, 9 do total = total + redis.call('LLEN', ready(number)) end
   for i = FIRST_LEASE, #KEYS do total = total + count_held(KEYS[i]) end
   if and_dead then total = total + redis.call('XLEN', dead) end
-  if total > MOST then return nil, 'large' end
+  if total > MAX_IDS then return nil, 'large' end
 
   local function note(items)
     for _, item in ipairs(items) do

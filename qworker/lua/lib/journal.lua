@@ -161,8 +161,8 @@ local function record(event, item, about)
 end
 
 -- Write what was recorded, see lib/journal_entries.lua; returns 1 (degraded) if that failed, else 0.
-local function write_journal(who)
+local function write_journal(caller)
   if book.events == 0 then return 0 end
   book.close()
-  return write_entries(book, who)
+  return write_entries(book, caller)
 end

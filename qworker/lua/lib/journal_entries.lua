@@ -4,13 +4,13 @@
 -- Write the events of `book`: `events` of them, those that are not shed in `entries`, each with its `number` and `groups`. It
 -- also has `now`, the keys `journal`, `meta` and `stats`, and the journal's `epoch` and `cap` if they are known. The change
 -- itself is done by then, so this must not fail the call: returns 1 (degraded) if the journal could not be written, else 0.
-local function write_entries(book, who)
-  local ENTRY_BYTES, TRIM_EVERY, MOST = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
+local function write_entries(book, caller)
+  local ENTRY_BYTES, TRIM_EVERY, MAX_EXACT = 64, 16, 9007199254740992 -- an entry's own size without its groups, approximately
   local journal, meta, stats = book.journal, book.meta, book.stats
 
   local function counter(value)
     local number = tonumber(value)
-    return number and number >= 0 and number <= MOST and number % 1 == 0 and number or nil
+    return number and number >= 0 and number <= MAX_EXACT and number % 1 == 0 and number or nil
   end
 
   local function digits(number) return string.format('%.0f', number) end
@@ -35,7 +35,7 @@ local function write_entries(book, who)
       written = (counter(last[2][6]) or 0) + #(last[2][12] or '') + ENTRY_BYTES
     end
     local entry = book.entries[1]
-    local drawn = redis.sha1hex(journal .. who .. (entry and entry.groups or ''))
+    local drawn = redis.sha1hex(journal .. caller .. (entry and entry.groups or ''))
     local fresh = book.now * EPOCHS_PER_MS + tonumber(string.sub(drawn, 1, 8), 16) % EPOCHS_PER_MS
     book.epoch = math.max(fresh, (book.epoch or 0) + 1, last_epoch + 1)
     redis.call('HSET', meta, 'journal_epoch', digits(book.epoch))
@@ -45,7 +45,7 @@ local function write_entries(book, who)
   local function add_entry(counted, entry)
     local id = digits(book.epoch) .. '-' .. digits(counted.entries)
     local reply = redis.pcall('XADD', journal, id, 'n', counted.events, 'k', entry.number, 'b', counted.written, 't', book.now,
-      'w', who, 'e1', entry.groups)
+      'w', caller, 'e1', entry.groups)
     if type(reply) == 'table' then return false end
     counted.entries, counted.events = counted.entries + 1, counted.events + entry.number
     counted.written = counted.written + #entry.groups + ENTRY_BYTES
@@ -93,7 +93,7 @@ local function write_entries(book, who)
     return degraded
   end
 
-  who = string.sub(who or '', 1, 128)
+  caller = string.sub(caller or '', 1, 128)
   local done, degraded = pcall(write)
   return done and degraded or 1
 end

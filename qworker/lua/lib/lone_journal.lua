@@ -52,10 +52,10 @@ local function short_journal(book)
   end
 
   -- Write the events, and after them `rows`; returns 1 if that failed, else 0.
-  function book.write(rows, who)
+  function book.write(rows, caller)
     for i = 1, #rows, 2 do add(rows[i], rows[i + 1]) end
     close_entry()
-    return book.events > 0 and write_entries(book, who) or 0
+    return book.events > 0 and write_entries(book, caller) or 0
   end
   return book
 end

@@ -4,12 +4,12 @@
 -- groups stand in line anew, or nil, with nothing stored, if the number for a new group is taken; nil for any other message.
 local function short_member(meta, delayed, tail)
   local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- see lib/group_members.lua
-  local MOST_BYTES = 257 -- of a name, see lib/groups.lua
+  local MAX_NAME_BYTES = 257 -- of a name, see lib/groups.lua
   local base = string.sub(meta, 1, -5)
   local states, turns, limits = base .. 'groups', base .. 'turns', base .. 'limits'
   local ordered, name = false, string.match(tail, '^[^\n]- g=([%w_.:%-%%]+)[ \n]')
   if name and string.sub(name, 1, 3) == '%3D' then ordered, name = true, '=' .. string.sub(name, 4) end
-  if not name or name == '=' or string.find(name, '%', 1, true) or #name > MOST_BYTES then return nil end
+  if not name or name == '=' or string.find(name, '%', 1, true) or #name > MAX_NAME_BYTES then return nil end
   if redis.call('EXISTS', limits) > 0 then return nil end
   local found, line, seats = redis.pcall('HGET', states, ':' .. name), redis.call('TYPE', turns).ok, redis.call('TYPE', delayed).ok
   if type(found) == 'table' or line ~= 'zset' and line ~= 'none' or seats ~= 'zset' and seats ~= 'none' then return nil end

@@ -5,9 +5,9 @@
 -- time, or whose keys hold other types; or in which some group would have a second turn among `count`.
 local function short_groups(meta, delayed, count)
   local FIRST_SEAT = 4503599627370496 -- see lib/group_members.lua
-  local MOST_TAKEN = 500 -- see lib/turns.lua
+  local MAX_TAKEN = 500 -- see lib/turns.lua
   local LATE_MS = 1000 -- by which a clock may be behind
-  count = math.min(count, MOST_TAKEN)
+  count = math.min(count, MAX_TAKEN)
   local base = string.sub(meta, 1, -5)
   local states, turns, slots = base .. 'groups', base .. 'turns', base .. 'slots'
   local limits, later = base .. 'limits', base .. 'later'

@@ -9,13 +9,13 @@ local function old_place(message, received)
   return number_in(message.flags, ' o=') or number_in(message.flags, ' t=') or tonumber(message.sent)
 end
 
-local MOST_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
-local passable, passable_bytes = 2 * MOST_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
+local MAX_PASSED, MAX_PASSED_BYTES = 1000, 262144 -- how many messages, and their bytes, one lease may be put behind
+local passable, passable_bytes = 2 * MAX_PASSED, 2 * MAX_PASSED_BYTES -- how much of that is left for all leases of the call
 
 -- Whether another lease may be put back by this call: few messages were passed so far, which are all written again.
 local FEW_PASSED = 300
 local function may_pass()
-  return passable > 2 * MOST_PASSED - FEW_PASSED and passable_bytes >= MAX_PASSED_BYTES
+  return passable > 2 * MAX_PASSED - FEW_PASSED and passable_bytes >= MAX_PASSED_BYTES
 end
 
 -- Put items, whose old places are `order`, at the head of a list of ready. `later`: everything else that this call returns
@@ -46,7 +46,7 @@ local function push_heads(key, items, order, later)
   -- The returned messages at the head that became ready before the last of the items: {item, ms, id} each.
   local function read_passed()
     local passed, bytes, step, last_ms, last_id = {}, 0, 1, order[#order], id_of(items[#items])
-    local most, most_bytes = math.min(MOST_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
+    local most, most_bytes = math.min(MAX_PASSED, passable), math.min(MAX_PASSED_BYTES, passable_bytes)
     while #passed < most and bytes < most_bytes do
       local chunk = redis.call('LRANGE', key, #passed, #passed + step - 1)
       for _, item in ipairs(chunk) do

@@ -3,7 +3,7 @@
 
 -- A list is searched from both ends, further each time, so an item near an end is found and removed from there. An item in
 -- the middle of n costs at most 2 n entries. A call ends after about this many entries.
-local MOST_LOOKED = 100000
+local MAX_LOOKED = 100000
 local looked = 0
 
 -- Find an item in a list: 1 nearer to its head, -1 nearer to its tail; nil if not found.

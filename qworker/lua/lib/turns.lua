@@ -1,8 +1,8 @@
 -- A receive from a queue with groups: who is next, message by message. See lib/groups.lua.
 
 do
-local MOST_READ = 8 -- members that are read at once
-local MOST_TAKEN = 500 -- messages: a call with twice as many keeps others waiting for 20 ms
+local MAX_READ = 8 -- members that are read at once
+local MAX_TAKEN = 500 -- messages: a call with twice as many keeps others waiting for 20 ms
 local SHORT = 4096 -- bytes of a message that is searched whole: to cut off its header takes longer
 local SLASH, ORDERED = 47, 61 -- /=
 local byte = string.byte
@@ -11,7 +11,7 @@ local byte = string.byte
 -- them into the batch. Returns what `write` needs once the lease is written.
 function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local it, line, read = groups(), new_line(), {}
-  bounds.count = math.min(bounds.count, MOST_TAKEN)
+  bounds.count = math.min(bounds.count, MAX_TAKEN)
   it.come_back(now)
   local each = waiting == 0 and turns.take_each(it, batch, bounds, now)
   if each then return each end
@@ -48,7 +48,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
       return it.next_member(one)
     end
     if found == 1 or found.at > #found then
-      local most = found == 1 and 2 or math.min(2 * found.most, MOST_READ)
+      local most = found == 1 and 2 or math.min(2 * found.most, MAX_READ)
       found = it.members(one, most)
       found.most, found.at = most, 1
       read[name] = found

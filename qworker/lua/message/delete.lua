@@ -43,7 +43,7 @@ open_journal(attributes.journal, now)
 local deleted, unseated, reply = 0, {}, { 'OK', text(now), 0 }
 for i = 3, #ARGV do
   local item = ARGV[i]
-  if looked >= MOST_LOOKED then break end
+  if looked >= MAX_LOOKED then break end
   local place, side = waits_in(item, attributes.levels, seen[i - 2])
   if place then
     take_out(item, place, side)

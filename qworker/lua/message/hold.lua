@@ -36,7 +36,7 @@ if not now or not seen then return { 'ARG', 'now or seen' } end
 local unseated, reply = {}, { 'OK', text(now), 0 }
 for i = 3, #ARGV do
   local item = ARGV[i]
-  if looked >= MOST_LOOKED then break end
+  if looked >= MAX_LOOKED then break end
   local place, side = waits_in(item, attributes.levels, seen[i - 2])
   if place then
     redis.call('ZADD', delayed, text(MAX_MS), item)

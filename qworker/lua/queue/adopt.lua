@@ -16,8 +16,8 @@ local meta = KEYS[1]
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
-local active, given = whole(ARGV[2], 1, MOST_SHARDS), whole(ARGV[4], 0, MAX_MS)
-local kept = active and whole(ARGV[3], active, MOST_SHARDS)
+local active, given = whole(ARGV[2], 1, MAX_SHARDS), whole(ARGV[4], 0, MAX_MS)
+local kept = active and whole(ARGV[3], active, MAX_SHARDS)
 if not now or not kept or not given then return { 'ARG', 'shards' } end
 
 local stands_active, stands_kept, stands_epoch = read_shards(meta, now)

@@ -16,7 +16,7 @@
 --- include lib/clock.lua
 --- include lib/checks.lua
 
-local MOST, NONE, WHOLE = 100, 1000000000000, 1000000 -- NONE: slots without a limit; parts above WHOLE are not known
+local MAX_SHARDS, NONE, WHOLE = 100, 1000000000000, 1000000 -- NONE: slots without a limit; parts above WHOLE are not known
 -- Versions are times, and may run a little ahead of the clock. One that is further ahead is of before the clock was set
 -- back; slots that wait for it would be idle until then.
 local SET_BACK_MS = 1000
@@ -24,7 +24,7 @@ local limits, name, words = KEYS[1], ARGV[1], ARGV[2]
 local refused = broken({ limits, 'hash' })
 if refused then return refused end
 local now, rest_ms = clock('', ''), whole(ARGV[3], 0, 60000)
-if not rest_ms or #ARGV > 3 + 6 * MOST or #ARGV % 6 ~= 3 then return { 'ARG', 'shards' } end
+if not rest_ms or #ARGV > 3 + 6 * MAX_SHARDS or #ARGV % 6 ~= 3 then return { 'ARG', 'shards' } end
 if redis.call('HGET', limits, name) ~= words then return { 'CHANGED' } end
 local changed_ms = tonumber(string.match(words, 'v=(%d+)')) or 0
 local most = tonumber(string.match(words, 'c=(%d+)')) or NONE

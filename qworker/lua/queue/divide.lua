@@ -18,8 +18,8 @@ local meta = KEYS[1]
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
-local expected, active = whole(ARGV[2], 0, MAX_MS), whole(ARGV[3], 1, MOST_SHARDS)
-local kept = active and whole(ARGV[4], active, MOST_SHARDS)
+local expected, active = whole(ARGV[2], 0, MAX_MS), whole(ARGV[3], 1, MAX_SHARDS)
+local kept = active and whole(ARGV[4], active, MAX_SHARDS)
 if not now or not expected or not kept then return { 'ARG', 'shards' } end
 
 if ARGV[5] ~= '' and redis.call('HGET', meta, 'shards_asked') ~= ARGV[5] then

@@ -22,7 +22,7 @@
 --- include lib/packed_slots.lua
 --- include lib/group_slots.lua
 
-local LOOKS, MAX_BYTES, MOST_SLOTS, SEATS_FROM = 64, 1048576, 2000, 4503599627370496
+local LOOKS, MAX_BYTES, MAX_SLOTS, SEATS_FROM = 64, 1048576, 2000, 4503599627370496
 local refused = broken({ meta, 'hash', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, most, it = clock(ARGV[1], meta), whole(ARGV[2], 1, 100), groups()
@@ -54,7 +54,7 @@ for number = 0, LOOKS - 1 do
   end
 end
 table.sort(found, function(a, b) return a[2] > b[2] or a[2] == b[2] and a[1] < b[1] end)
-local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted('0', MOST_SLOTS) or {}
+local reply, uncounted = { 'OK', text(now) }, #found > 0 and it.running_uncounted('0', MAX_SLOTS) or {}
 bytes = 0
 for i = 1, math.min(most, #found) do
   local name = found[i][1]

@@ -28,7 +28,7 @@
 --- include lib/group_pages.lua
 --- include lib/group_counts.lua
 
-local MOST_LIMITS = 1000
+local MAX_LIMITS = 1000
 local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, name, words, cursor = clock(ARGV[1], meta), ARGV[2], ARGV[3], ARGV[4] or ''
@@ -43,7 +43,7 @@ if name ~= '' and words == '' then
   redis.call('HDEL', limits, name)
 elseif name ~= '' then
   local number = redis.call('HLEN', limits)
-  if number >= MOST_LIMITS and redis.call('HEXISTS', limits, name) == 0 then return { 'MANY', text(number) } end
+  if number >= MAX_LIMITS and redis.call('HEXISTS', limits, name) == 0 then return { 'MANY', text(number) } end
   if number == 0 and not groups().count_page(now) then return { 'OK', text(now), 'c' } end
   redis.call('HSET', limits, name, words)
 end

@@ -17,7 +17,7 @@ local meta = KEYS[1]
 local refused = broken({ meta, 'hash' })
 if refused then return refused end
 local now = clock(ARGV[1], meta)
-local active, epoch = whole(ARGV[3], 1, MOST_SHARDS), whole(ARGV[4], 0, MAX_MS)
+local active, epoch = whole(ARGV[3], 1, MAX_SHARDS), whole(ARGV[4], 0, MAX_MS)
 if not now or ARGV[2] ~= 'open' and ARGV[2] ~= 'draining' then return { 'ARG', 'state' } end
 if not active or not epoch or #ARGV % 2 ~= 0 then return { 'ARG', 'shards' } end
 

@@ -37,7 +37,7 @@ end
 local is_draining = string.find(redis.call('HGET', meta, 'shard') or '', '^draining ')
 if added ~= '' or not is_draining then return { 'OK', '' } end
 
-local MOST_NAMES = 100 -- that absorb.lua takes
+local MAX_NAMES = 100 -- that absorb.lua takes
 local STANDS = { stored = true, unacked = true }
 local flat, names = redis.call('HGETALL', stats), {}
 local ms = math.max(now, (whole(string.match(last, '^%d+'), 0, MAX_MS) or 0) + 1)
@@ -45,7 +45,7 @@ local taken = text(ms) .. '-' .. id
 for i = 1, #flat, 2 do
   local name, total = flat[i], flat[i + 1]
   local counts = not STANDS[name] and not string.find(name, '_ms$') and not string.find(name, '^journal_')
-  if counts and string.find(name, '^%S+$') and string.find(total, '^%d+$') and whole(total, 1, MAX_MS) and #names < MOST_NAMES then
+  if counts and string.find(name, '^%S+$') and string.find(total, '^%d+$') and whole(total, 1, MAX_MS) and #names < MAX_NAMES then
     names[#names + 1] = name
     taken = taken .. ' ' .. name .. ' ' .. total
   end

@@ -25,11 +25,11 @@
 --- include lib/group_slots.lua
 --- include lib/group_counts.lua
 
-local MOST, SAMPLE = 100, 16
+local MAX_LIMITS, SAMPLE = 100, 16
 local refused = broken({ meta, 'hash', wake, 'list', delayed, 'zset' }) or groups().broken()
 if refused then return refused end
 local now, it = clock(ARGV[1], meta), groups()
-if not now or #ARGV > 1 + 3 * MOST or #ARGV % 3 ~= 1 then return { 'ARG', 'limits' } end
+if not now or #ARGV > 1 + 3 * MAX_LIMITS or #ARGV % 3 ~= 1 then return { 'ARG', 'limits' } end
 for at = 2, #ARGV, 3 do
   if not string.find(ARGV[at], '^[^/=*%c][^/*%c]*/$') or #ARGV[at] > 257 then return { 'ARG', 'name' } end
   if not whole(ARGV[at + 1], 0, MAX_MS) then return { 'ARG', 'version' } end

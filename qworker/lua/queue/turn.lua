@@ -9,17 +9,17 @@
 --- include lib/clock.lua
 --- include lib/checks.lua
 
-local limits, who, for_ms = KEYS[1], ARGV[1], whole(ARGV[2], 1, 60000)
-if not for_ms or #who == 0 or #who > 300 then return { 'ARG', 'reaper' } end
+local limits, reaper, for_ms = KEYS[1], ARGV[1], whole(ARGV[2], 1, 60000)
+if not for_ms or #reaper == 0 or #reaper > 300 then return { 'ARG', 'reaper' } end
 local refused = broken({ limits, 'hash' })
 if refused then return refused end
 if redis.call('EXISTS', limits) == 0 then return { 'OK', 0 } end
 local now = clock('', '')
 local other, until_ms = string.match(redis.call('HGET', limits, '@turn') or '', '^(.*) (%d+)$')
-if other and other ~= who and tonumber(until_ms) > now and tonumber(until_ms) <= now + for_ms then return { 'OK', 1 } end
+if other and other ~= reaper and tonumber(until_ms) > now and tonumber(until_ms) <= now + for_ms then return { 'OK', 1 } end
 if redis.call('HLEN', limits) == (other and 1 or 0) then
   redis.call('DEL', limits) -- The last limit was removed.
   return { 'OK', 0 }
 end
-redis.call('HSET', limits, '@turn', who .. ' ' .. text(now + for_ms))
+redis.call('HSET', limits, '@turn', reaper .. ' ' .. text(now + for_ms))
 return { 'OK', 2 }

@@ -8,9 +8,9 @@
 -- O(q): q queues.
 --- include lib/clock.lua
 
-local MOST = 500
+local MAX_QUEUES = 500
 local now = clock(ARGV[1], KEYS[1])
-if not now or #KEYS > MOST or ARGV[2] ~= '0' and ARGV[2] ~= '1' then return { 'ARG', 'shed' } end
+if not now or #KEYS > MAX_QUEUES or ARGV[2] ~= '0' and ARGV[2] ~= '1' then return { 'ARG', 'shed' } end
 local changed = 0
 for _, meta in ipairs(KEYS) do
   local found = redis.pcall('HMGET', meta, 'journal', 'journal_shed')

@@ -26,7 +26,7 @@
 --- include lib/group_pages.lua
 --- include lib/lease.lua
 
-local MOST, MAX_BYTES, SEATS_FROM = 10000, 8388608, '4503599627370496'
+local MAX_READ, MAX_BYTES, SEATS_FROM = 10000, 8388608, '4503599627370496'
 local refused = broken({ meta, 'hash', wake, 'list', unacked, 'zset', delayed, 'zset', suspect, 'list' }) or groups().broken()
 if refused then return refused end
 local now, repair, cursor = clock(ARGV[1], meta), ARGV[2] == '1', whole(ARGV[3], 0, 18446744073709551615)
@@ -36,11 +36,11 @@ local function tell(kind_of, name, words)
   for _, word in ipairs({ kind_of, name, words }) do reply[#reply + 1] = word end
 end
 local slots = base .. 'slots'
-if redis.call('HLEN', slots) > MOST then return { 'OK', text(now), '0', 'large' } end
+if redis.call('HLEN', slots) > MAX_READ then return { 'OK', text(now), '0', 'large' } end
 
 -- The ids of messages that may keep a slot while they wait; nil if they are too many, or over 8 MiB.
 local function waiting_ids()
-  if redis.call('ZCOUNT', delayed, '-inf', '(' .. SEATS_FROM) + redis.call('LLEN', suspect) > MOST then return nil end
+  if redis.call('ZCOUNT', delayed, '-inf', '(' .. SEATS_FROM) + redis.call('LLEN', suspect) > MAX_READ then return nil end
   local seen, noted, bytes = {}, 0, 0
   local function note_all(read)
     local from, more = 0, true
@@ -55,7 +55,7 @@ local function waiting_ids()
   end
   local function note_scores(low, high)
     note_all(function(from, number)
-      return redis.call('ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', from, math.min(number, MOST - from))
+      return redis.call('ZRANGE', delayed, low, high, 'BYSCORE', 'LIMIT', from, math.min(number, MAX_READ - from))
     end)
   end
   note_all(function(from, number) return redis.call('LRANGE', suspect, from, from + number - 1) end)
@@ -80,7 +80,7 @@ local function read_slots()
     for index, name in ipairs(names or {}) do
       if name then flat[#flat + 1], flat[#flat + 2] = found[i] .. ':' .. index, name end
     end
-    if #flat > 2 * MOST then return nil end
+    if #flat > 2 * MAX_READ then return nil end
   end
   return flat
 end

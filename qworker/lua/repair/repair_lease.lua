@@ -33,7 +33,7 @@
 --- include lib/requeue.lua
 --- include lib/lease.lua
 
-local HOUR_MS, MOST = 3600000, 500
+local HOUR_MS, MAX_MESSAGES = 3600000, 500
 local attributes, refused = read_attributes()
 if refused then return refused end
 refused = broken_queue(ALL_LEVELS)
@@ -49,7 +49,7 @@ local held = key and redis.call('EXISTS', key) == 1
 local function free_messages()
   local gone = {}
   for number, entry in ipairs(read_lease(key)) do
-    if number > MOST then break end
+    if number > MAX_MESSAGES then break end
     local what = kind(entry[2])
     if what == 'foreign' or what == 'own' and not parse(entry[2]) then
       bury_foreign(entry[2], {}, now, amounts)

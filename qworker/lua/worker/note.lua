@@ -10,7 +10,7 @@
 -- O(k): k names.
 --- include lib/checks.lua
 
-local MOST, MOST_PAIRS, LATEST, KEPT_MS, MAX_NAME, MAX_NOTE = 1000, 100, 64, 30000, 512, 65536
+local MAX_NAMES, MAX_PAIRS, LATEST, KEPT_MS, MAX_NAME, MAX_NOTE = 1000, 100, 64, 30000, 512, 65536
 local TYPES = { HSET = 'hash', HSETNX = 'hash', ZADD = 'zset', RPUSH = 'list' }
 local notes, command = KEYS[1], ARGV[1]
 local kind = TYPES[command]
@@ -29,19 +29,19 @@ end
 if kind == 'zset' then
   local ms, name = whole(ARGV[2], 0, 2 ^ 53), ARGV[3]
   if #ARGV ~= 3 or not ms or #name > MAX_NAME then return { 'ARG', 'name' } end
-  if redis.call('ZCARD', notes) >= MOST and not redis.call('ZSCORE', notes, name) then return { 'MANY', MOST } end
+  if redis.call('ZCARD', notes) >= MAX_NAMES and not redis.call('ZSCORE', notes, name) then return { 'MANY', MAX_NAMES } end
   return { 'OK', redis.call('ZADD', notes, ARGV[2], name) }
 end
 
 local pairs_given = (#ARGV - 1) / 2
-if not whole(pairs_given, 1, command == 'HSET' and MOST_PAIRS or 1) then return { 'ARG', 'notes' } end
+if not whole(pairs_given, 1, command == 'HSET' and MAX_PAIRS or 1) then return { 'ARG', 'notes' } end
 for i = 2, #ARGV, 2 do
   if #ARGV[i] > MAX_NAME or #ARGV[i + 1] > MAX_NOTE then return { 'ARG', 'note' } end
 end
-local left, added = MOST - redis.call('HLEN', notes), 0
+local left, added = MAX_NAMES - redis.call('HLEN', notes), 0
 for i = 2, #ARGV, 2 do
   local known = redis.call('HEXISTS', notes, ARGV[i]) == 1
-  if not known and added >= left then return { 'MANY', MOST } end
+  if not known and added >= left then return { 'MANY', MAX_NAMES } end
   if not known or command == 'HSET' then redis.call('HSET', notes, ARGV[i], ARGV[i + 1]) end
   if not known then added = added + 1 end
 end
