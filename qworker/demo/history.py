@@ -72,10 +72,10 @@ def check_history(directory: Path) -> None:
 
 def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     """Archive, report on and audit the journals of the demo's queues. Raises what Spark raises."""
-    from qworker.pipeline.jobs.archive import archive, read_archive
+    from qworker.pipeline.jobs.archive import archive
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.lake import Lake
-    from qworker.pipeline.jobs.reading import server_options
+    from qworker.pipeline.jobs.reading import read_events, server_options
     from qworker.pipeline.jobs.run_audit import audit_all
     from qworker.pipeline.report import Scope, make_document, render
     from qworker.pipeline.session import OF_COMMANDS, open_session
@@ -87,14 +87,12 @@ def make_history(url: str, directory: Path, view: DemoOutput) -> History:
 
     view.say("The journal of all this, with Spark:", "title")
     source = server_options(url, NAMESPACE)
-    # The data is small: starting many tasks would cost more than it saves.
-    settings = {**OF_COMMANDS, "spark.sql.shuffle.partitions": "4"}
-    spark = open_session(app="qworker-demo", settings=settings)
+    spark = open_session(app="qworker-demo", settings=OF_COMMANDS)
     say("Spark has started")
     lake = Lake(directory / "archive")
     done = archive(spark, lake, {**source, "readerName": "demo"}, once=True)
     say(f"archived {done.events:,} events in {lake.root}")
-    events = read_archive(spark, lake)
+    events = read_events(spark, lake=lake)
     rows = events.select("queue", "shard", "epoch", "number").distinct().count()
     report = (directory / "report.html").absolute()
     document = make_document(events, Scope(NAMESPACE, "the archive of the demo"))

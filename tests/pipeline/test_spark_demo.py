@@ -11,7 +11,10 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.demo.history import check_history
 from qworker.errors import InvalidOptionError
+from qworker.pipeline.jobs.local import of_few
+from qworker.pipeline.report import document as report
 
+PARTITIONS = "spark.sql.shuffle.partitions"
 BODY = (
     "import os\n" + "class A:\n    def method(self):\n        return [n for n in range(10)]\n" * 20
 )
@@ -19,15 +22,24 @@ BODY = (
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_every_event_is_archived_and_every_message_accounted_for(spark, tmp_path):
+def test_every_event_is_archived_and_every_message_accounted_for(spark, tmp_path, monkeypatch):
     sources = tmp_path / "sources"
     sources.mkdir()
     for number in range(40):
         (sources / f"good_{number:02}.py").write_text(BODY)
     (sources / "latin.py").write_bytes(b"# coding: latin-1\nname = '\xe9'\n")
     words = ["demo", str(sources), "--procs", "2", "--spark", str(tmp_path / "out"), "--json"]
+    partitions, few, make = spark.conf.get(PARTITIONS), [], report.make_document
+
+    def noted(events, *given):
+        few.append(of_few(events))
+        return make(events, *given)
+
+    monkeypatch.setattr("qworker.pipeline.report.make_document", noted)
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 0, done.stderr
+    assert few == [True], "few events are reported on in the driver"
+    assert spark.conf.get(PARTITIONS) == partitions, "a session of the process keeps its settings"
     document = json.loads(done.stdout.splitlines()[-1])
     assert document["archived"] == document["events"] > 3 * document["messages"] - 10
     # The handler that a killed worker ran is run again, and sends its results again.
