@@ -138,13 +138,13 @@ def shared_limits(namespace: str) -> Command[dict[str, str]]:
     return raw("HGETALL", shared_limits_key(namespace), decode=decode)
 
 
-def take_turn(namespace: str, caller: str, for_ms: int) -> Command[int]:
+def take_turn(namespace: str, reaper: str, for_ms: int) -> Command[int]:
     """Ask whether this reaper divides the limits now: `NO_LIMITS`, `OTHERS_TURN` or `OWN_TURN`.
 
     It keeps the turn until it has not asked for `for_ms`.
     """
     key = shared_limits_key(namespace)
-    args = (caller, for_ms)
+    args = (reaper, for_ms)
     return Command(load_script("turn"), (key,), args, lambda reply: int(accepted(reply, key)[1]))
 
 
