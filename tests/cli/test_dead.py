@@ -49,6 +49,11 @@ GROUP = """  + Exception Group Traceback (most recent call last):
             "WorkerDiedError: Fatal Python error: Aborted in f (jobs.py:3): the process …",
         ),
         ("TimeLimitError", "ran for 2 s. It was at:\n  File x", "TimeLimitError: ran for 2 s. It was at:"),
+        (
+            "TimeLimitError",
+            "Traceback (most recent call last):\n  File x\nqworker.errors.TimeLimitError: past its limit",
+            "qworker.errors.TimeLimitError: past its limit",
+        ),
         ("ValueError", "Traceback:\n  File x\nValueError: one\ntwo", "ValueError: one"),
         ("ValueError", "Traceback:\nKeyError: 1\n\nDuring …:\n  File x\nValueError: 2", "ValueError: 2"),
         ("DecodeError", "Traceback:\njson.decoder.DecodeError: bad: 1", "json.decoder.DecodeError: bad: 1"),

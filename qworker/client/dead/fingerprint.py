@@ -13,7 +13,7 @@ __all__ = ["FINGERPRINT", "error_line", "error_pattern", "fingerprint"]
 
 #: How a fingerprint is written.
 FINGERPRINT: Final = re.compile(r"[0-9a-f]{10}", re.ASCII)
-#: Errors whose first line says what happened; a stack follows.
+#: Errors whose first line says what happened, and a stack follows, unless an async handler raised them.
 _STACK_FOLLOWS: Final = ("WorkerDiedError", "TimeLimitError")
 #: Characters of a line that count.
 _LONGEST: Final = 500
@@ -28,7 +28,7 @@ def error_line(dead_letter: DeadLetter) -> str:
     In a traceback this is the last line that begins with the class, as messages may have several; else the last one.
     """
     name, lines = dead_letter.error_class, dead_letter.error.strip().split("\n")
-    if name in _STACK_FOLLOWS:
+    if name in _STACK_FOLLOWS and not lines[0].startswith("Traceback"):
         return f"{name}: {lines[0]}"
     if name and len(lines) > 1:
         # A group of exceptions is drawn as a tree; a class may stand with its module.
