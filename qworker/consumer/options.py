@@ -23,6 +23,7 @@ from qworker.config.name_kinds import NamesKind, WeightsKind
 from qworker.durations import Duration
 from qworker.errors import InvalidOptionError
 from qworker.telemetry.options import METRICS_HOST, METRICS_PORT, METRICS_QUEUES
+from qworker.wire.control import MAX_PROCESSES
 from qworker.wire.names import check_queue
 
 __all__ = ["RunOptions"]
@@ -35,7 +36,8 @@ class RunOptions(Options):
     section: ClassVar[str] = "run"
 
     procs: Annotated[
-        int | None, IntegerKind("child processes", minimum=1, maximum=1024, none="one per core")
+        int | None,
+        IntegerKind("child processes", minimum=1, maximum=MAX_PROCESSES, none="one per core"),
     ] = None
     concurrency: Annotated[
         int | None,

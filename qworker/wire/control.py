@@ -10,10 +10,23 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = ["KEPT_MS", "Answer", "ControlRequest", "read_answer", "read_request", "write"]
+from qworker.errors import InvalidOptionError
+
+__all__ = [
+    "KEPT_MS",
+    "MAX_PROCESSES",
+    "Answer",
+    "ControlRequest",
+    "check_processes",
+    "read_answer",
+    "read_request",
+    "write",
+]
 
 #: When a request or an answer expires that is not read.
 KEPT_MS: Final = 30_000
+#: Processes of a worker.
+MAX_PROCESSES: Final = 1024
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
@@ -54,3 +67,14 @@ def read_answer(written: bytes) -> Answer | None:
         return msgspec.json.decode(written, type=Answer)
     except _UNREADABLE:
         return None
+
+
+def check_processes(wanted: object, field: str) -> int:
+    """Return a number of processes that a worker may have. Raises `InvalidOptionError`."""
+    if type(wanted) is not int or not 1 <= wanted <= MAX_PROCESSES:
+        raise InvalidOptionError(
+            field,
+            f"{ascii(wanted)[:40]} is not possible",
+            f"a number from 1 to {MAX_PROCESSES}; to end a worker: qworker worker drain",
+        )
+    return wanted

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.errors import InDoubtError, InvalidOptionError, LoadingError, UnavailableError
-from qworker.wire.control import KEPT_MS, Answer, ControlRequest, read_answer, write
+from qworker.wire.control import (
+    KEPT_MS,
+    Answer,
+    ControlRequest,
+    check_processes,
+    read_answer,
+    write,
+)
 from qworker.wire.ids import new_lane_id
 from qworker.wire.keys import answer_key, control_key, leaving_key
 
@@ -90,4 +97,6 @@ def change_of(text: str, field: str) -> dict[str, int]:
         or len(digits) > 6
     ):
         raise InvalidOptionError(field, f"{ascii(text)[:40]} is not a number", "write 4, +1 or -1")
-    return {"to": int(digits)} if text == digits else {"by": int(text)}
+    if text != digits:
+        return {"by": int(text)}
+    return {"to": check_processes(int(digits), field)}

@@ -9,17 +9,15 @@ from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.stacks import stack_of
 from qworker.consumer.board.states import Mark
 from qworker.consumer.supervisor.processes.stacks import collect_stacks
-from qworker.errors import InvalidOptionError
+from qworker.wire.control import check_processes
 
 if TYPE_CHECKING:
     from qworker.consumer.board.states import RunningView
     from qworker.consumer.supervisor.operators.control import Reply, Verb
     from qworker.consumer.supervisor.processes.process import ChildProcess
 
-__all__ = ["MAX_PROCESSES", "operator_verbs"]
+__all__ = ["operator_verbs"]
 
-#: The maximum of `qworker run --procs`.
-MAX_PROCESSES: Final = 1024
 #: Handlers whose stacks a worker returns, and characters of each.
 _SHOWN_HANDLERS: Final = 50
 _SHOWN_CHARACTERS: Final = 4096
@@ -129,11 +127,4 @@ def _running(
 
 def _wanted(arguments: Mapping[str, Any], before: int) -> int:
     to, by = arguments.get("to"), arguments.get("by", 0)
-    wanted = before + by if to is None and type(by) is int else to
-    if type(wanted) is not int or not 1 <= wanted <= MAX_PROCESSES:
-        raise InvalidOptionError(
-            "processes",
-            f"{ascii(wanted)[:40]} is not possible",
-            f"a number from 1 to {MAX_PROCESSES}; to end a worker: qworker worker drain",
-        )
-    return wanted
+    return check_processes(before + by if to is None and type(by) is int else to, "processes")
