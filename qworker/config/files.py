@@ -180,16 +180,22 @@ def _read(path: Path) -> tuple[dict[str, Any], os.stat_result]:
 def _bytes(path: Path) -> tuple[bytes, os.stat_result]:
     try:
         # Checked before it is opened: opening a pipe would wait for its writer.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InvalidOptionError(str(path), "is not a regular file", "name a TOML file")
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    if not is_regular:
+        raise InvalidOptionError(str(path), "is not a regular file", "name a TOML file")
+    try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(_MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidOptionError(
-            str(path), f"cannot be read: {reason}", "name a TOML file"
-        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
     if len(data) > _MAX_BYTES:
         raise InvalidOptionError(str(path), "is larger than 1 MiB", "name a TOML file")
     return data, status
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> InvalidOptionError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return InvalidOptionError(str(path), f"cannot be read: {reason}", "name a TOML file")

@@ -127,7 +127,8 @@ def test_a_directory_is_refused(tmp_path):
     (tmp_path / "qworker.toml").mkdir()
     assert "is not a regular file" in refused(tmp_path).problem
     os.mkfifo(tmp_path / "pipe")
-    assert "is not a regular file" in refused(tmp_path, tmp_path / "pipe").problem
+    pipe = refused(tmp_path, tmp_path / "pipe")
+    assert (pipe.field, pipe.problem) == (str(tmp_path / "pipe"), "is not a regular file")
 
 
 def test_a_dangling_link_is_refused(tmp_path):
