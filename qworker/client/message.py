@@ -99,7 +99,8 @@ def check_received(messages: Iterable[object]) -> None:
             raise InvalidOptionError(
                 "message",
                 f"{shown(message)} is not a received message",
-                "pass messages as receive returned them, one by one: queue.ack(*messages)",
+                "pass messages as receive returned them, one by one: "
+                "queue.ack(*messages), queue.extend_all(messages, …)",
             )
 
 

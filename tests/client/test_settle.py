@@ -96,8 +96,9 @@ SETTLE: Final[dict[str, Callable[[Queue, Any], object]]] = {
 @pytest.mark.parametrize("verb", SETTLE)
 @pytest.mark.parametrize("wrong", [[], "l:1", None], ids=["list", "receipt", "None"])
 def test_what_is_not_a_message_is_refused(queue: Queue, verb: str, wrong: object) -> None:
-    """The error says how to pass what `receive` returned."""
-    with pytest.raises(InvalidOptionError, match=r"is not a received message.*ack\(\*messages\)"):
+    """The error says how to pass what `receive` returned, to a verb for several and to `extend`, which is for one."""
+    said = r"is not a received message.*ack\(\*messages\), queue.extend_all\(messages"
+    with pytest.raises(InvalidOptionError, match=said):
         SETTLE[verb](queue, wrong)
 
 
