@@ -15,7 +15,7 @@ from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
 from qworker.engine.receive import Suspects
 from qworker.engine.remove import purge, revoke
-from qworker.engine.send import NewMessage, send
+from qworker.engine.send import UNTIL_END, NewMessage, send
 from qworker.engine.settle import Outcomes
 from qworker.engine.shares import share
 from qworker.errors import GroupFullError
@@ -132,6 +132,68 @@ def test_concurrency_of_a_parent(drive: Drive) -> None:
     assert get(drive, "l1", 10) == ["x0", "y0", "x1"]
     drive.settle(Outcomes("l1", ack_all=True))
     assert get(drive, "l2", 10) == ["y1", "x2", "y2"]
+
+
+def test_a_message_has_a_slot_of_its_parent_until_it_ends(drive: Drive) -> None:
+    """Also while it is a suspect, or claimed by another receiver; and the end of one with a unique key frees it."""
+    limit(drive, "acme/", "c=1")
+    flags = {"g": "acme/x", "u": "k"}
+    message = NewMessage("a0", tail(b"", flags), "k", UNTIL_END, group="acme/x")
+    drive.run(send(drive.keys, [message], lane="", sequence=0, now_ms=NOW))
+    put(drive, "acme/y:b0")
+    batch = drive.receive("l1", visibility_ms=10)
+    assert ids(batch.items) == ["a0"]
+    drive.run(claim(drive.keys, "l2", [("l1", batch.deadline_ms)], 1, now_ms=NOW + 1000))
+    assert get(drive, "none", suspects=Suspects.NEVER) == []
+    crashed = Outcomes("l2")
+    crashed.crash("0")
+    drive.settle(crashed)
+    assert get(drive, "none", suspects=Suspects.NEVER) == []
+    assert get(drive, "l3", suspects=Suspects.FIRST) == ["a0"]
+    assert get(drive, "none", suspects=Suspects.NEVER) == []
+    drive.settle(Outcomes("l3", uniques=["0", "k", "a0"]))
+    assert get(drive, "l4") == ["b0"]
+    drive.settle(Outcomes("l4", acks=["0"]))
+    assert idle(drive) == EMPTY
+
+
+@pytest.mark.parametrize("group", ["=a", "a", "acme/x"])
+def test_an_ack_rings_for_the_next_of_a_full_group(drive: Drive, group: str) -> None:
+    """A worker that waits receives it at once, and not when it looks again."""
+    for name in ("a", "acme/"):
+        limit(drive, name, "c=1")
+    put(drive, f"{group}:a0", f"{group}:a1")
+    assert get(drive, "l1") == ["a0"]
+    drive.redis.delete(drive.keys.wake)
+    drive.settle(Outcomes("l1", acks=["0"]))
+    assert drive.redis.llen(drive.keys.wake) == 1
+
+
+def test_a_lost_lease_rings_for_others_of_its_parent(drive: Drive) -> None:
+    """A worker that waits receives it at once, though nothing came back: the lost message had expired."""
+    limit(drive, "acme/", "c=1")
+    put(drive, "acme/x:a0", ttl_ms=500)
+    put(drive, "acme/y:b0")
+    assert get(drive, "l1", 1, visibility_ms=10) == ["a0"]
+    drive.redis.delete(drive.keys.wake)
+    drive.run(reap(drive.keys, ["l1"], tick_ms=1000, now_ms=NOW + 1000))
+    assert drive.stats()["expired"] == 1
+    assert drive.redis.llen(drive.keys.wake) == 1
+    assert get(drive, "l2", at=NOW + 1000) == ["b0"]
+
+
+def test_running_members_do_not_wait(drive: Drive) -> None:
+    """They do not count towards max_waiting, nor does one that was deleted among the others."""
+    limit(drive, "a", "m=3")
+    put(drive, *[f"a:a{number}" for number in range(3)])
+    assert get(drive, "l1", 1) == ["a0"]
+    put(drive, "a:a3")
+    with pytest.raises(GroupFullError):
+        put(drive, "a:a4")
+    items = drive.redis.zrange(drive.keys.delayed, 1, 1)
+    drive.run(delete(drive.keys, items, [ANYWHERE], now_ms=NOW))
+    put(drive, "a:a4")
+    assert get(drive, "l2") == ["a1", "a3", "a4"]
 
 
 def test_a_lower_limit_holds_for_groups_that_stand_in_line(drive: Drive) -> None:
@@ -267,6 +329,28 @@ def test_members_that_have_ended_take_no_token(drive: Drive, group: str, limited
     assert get(drive, "l1", at=NOW + 1000) == ["a3", "a4"]
 
 
+@pytest.mark.parametrize(("group", "limited"), [("a", "a"), ("acme/x", "acme/"), ("acme/x", "*")])
+@pytest.mark.parametrize("acked", ["alone", "whole", "each"])
+def test_a_group_that_runs_empty_owes_its_tokens(
+    drive: Drive, group: str, limited: str, acked: str
+) -> None:
+    """Its next burst begins when the rate allows it, not when its messages have ended."""
+    limit(drive, limited, "r=10/1000 b=2")
+    put(drive, f"{group}:a0", f"{group}:a1")
+    if acked == "alone":
+        assert get(drive, "l1", 1) + get(drive, "l2", 1) == ["a0", "a1"]
+        drive.settle(*[Outcomes(lease, acks=["0"]) for lease in ("l1", "l2")])
+    else:
+        assert get(drive, "l1", 2) == ["a0", "a1"]
+        drive.settle(
+            Outcomes("l1", ack_all=True) if acked == "whole" else Outcomes("l1", acks=["2"])
+        )
+        drive.settle(Outcomes("l1", acks=["1"]))
+    put(drive, f"{group}:a2", f"{group}:a3")
+    assert get(drive, "l3") == []
+    assert get(drive, "l4", at=NOW + 100) == ["a2"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", ["r=100/1000 b=1", "r=100/1000 b=10"])
 def test_a_rate_holds_over_any_window(drive: Drive, rate: str) -> None:
@@ -389,13 +473,29 @@ def test_a_rate_limited_key_waits_with_all_its_groups(drive: Drive) -> None:
     assert idle(drive) == EMPTY
 
 
-def test_of_several_waits_of_a_group_the_latest_counts(drive: Drive) -> None:
-    """Whichever handler says so last."""
+def test_a_group_that_runs_empty_still_waits(drive: Drive) -> None:
+    """Its handler was told to, whatever becomes of that message."""
+    put(drive, "a:a0")
+    get(drive, "l1")
+    limited = Outcomes("l1")
+    limited.limit("0", 30_000)
+    drive.settle(limited)
+    _deleted(drive)
+    put(drive, "a:a1")
+    assert get(drive, "l2", at=NOW + 29_999) == []
+    assert get(drive, "l3", at=NOW + 30_000) == ["a1"]
+
+
+@pytest.mark.parametrize("waits", [(30_000, 1000), (1000, 30_000)])
+def test_of_several_waits_of_a_group_the_latest_counts(
+    drive: Drive, waits: tuple[int, int]
+) -> None:
+    """Whichever handler says so."""
     put(drive, "a:a0", "a:a1")
     drive.receive("l1", 2)
     limited = Outcomes("l1")
-    limited.limit("1", 30_000)
-    limited.limit("2", 1000)
+    for index, wait_ms in enumerate(waits, 1):
+        limited.limit(index, wait_ms)
     drive.settle(limited)
     assert get(drive, "l2", at=NOW + 29_999) == []
     assert get(drive, "l3", at=NOW + 30_000) == ["a0", "a1"]
