@@ -482,6 +482,15 @@ def test_messages_recalled_or_settled_before_the_death_are_not_counted_again(sce
     assert scene.counted() == {"acked": 1, "released": 2, "stored": 2}
 
 
+def test_a_handled_message_whose_result_is_lost_has_been_delivered(scene: Scene) -> None:
+    """The next handler learns that one has started before it; an unstarted message is as new."""
+    scene.receive(0, [Mark.SETTLING, U])
+
+    scene.settle_dead(Death(-9))
+
+    assert [message.receives for message in scene.app.queue("q").peek(2)] == [1, 0]
+
+
 def test_an_ack_for_the_dead_frees_the_unique_key(scene: Scene) -> None:
     """A handled message of a dead child gives its unique key free, as if the child had told it."""
     queue = scene.app.queue("q")
