@@ -120,7 +120,10 @@ def test_a_number_of_processes_that_cannot_be_had_is_refused(arguments: dict[str
         (["w", "++1"], "'++1' is not a number"),
         (["w", "x"], "'x' is not a number"),
         (["w", "9999999"], "'9999999' is not a number"),
-        (["w", "0"], "0 is not possible; a number from 1 to 1024; to end a worker: qworker worker drain"),
+        (
+            ["w", "0"],
+            "0 is not possible; a number from 1 to 1024; to end a worker: qworker worker drain",
+        ),
         (["w", "1025"], "1025 is not possible"),
     ],
 )
