@@ -87,7 +87,7 @@ def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[
     for name, error in inspected.items():
         if not isinstance(error, Inspection):
             rings = error.key.endswith(":wake")
-            stopped = "workers leave it alone" if rings else "nothing is sent, received or reaped"
+            stopped = "workers leave it alone" if rings else "sends, receives and reaps may fail"
             yield Finding(
                 f"queue.{name}",
                 Status.PROBLEM,

@@ -492,6 +492,21 @@ def test_doctor_says_who_leaves_a_queue_alone_whose_doorbell_is_broken(run, shop
     assert shop.queue("emails").ack(message) == [message]
 
 
+@pytest.mark.bad_input("data found: dead letters of another type")
+def test_doctor_does_not_say_that_nothing_is_sent_if_messages_are(run, shop):
+    """Of a key that some calls need it says what may fail: sends go on without that of dead letters."""
+    shop.send("emails")
+    shop.ask("SET", shop.keys().dead, "a stranger's")
+    assert shop.queue("emails").send({})
+
+    found = findings_of(run("doctor", "--json"))["queue.emails"]
+
+    assert found["status"] == "problem"
+    assert found["text"].endswith(
+        "emails}:dead holds a string, so sends, receives and reaps may fail"
+    )
+
+
 def leave_unknown(shop, place="emails", *, since_s=90):
     """Let a worker say that it does not know the tasks of what is ready."""
     (message,) = shop.queue(place).receive(1)
