@@ -125,10 +125,16 @@ class ConnectedApp:
         return queue
 
     def aqueue(self, name: str, *, give_up: Duration | None = None) -> AsyncQueue:
-        """Return a queue for the running event loop; `give_up` as for `queue`."""
+        """Return a queue for the running event loop; `give_up` as for `queue`. Raises `RuntimeError` without one."""
         import asyncio
 
-        loop_id = id(asyncio.get_running_loop())
+        try:
+            loop_id = id(asyncio.get_running_loop())
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"aqueue({name!r}): no event loop is running; call it inside async code, "
+                f"or use app.queue({name!r}) in sync code"
+            ) from error
         if loop_id not in self._async:
             for other, (client, _) in list(self._async.items()):
                 if client.loop_closed():

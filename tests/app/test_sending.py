@@ -193,3 +193,9 @@ def forked(work: object) -> int:
         finally:
             os._exit(code)
     return pid
+
+
+def test_an_async_queue_outside_of_an_event_loop_is_refused_with_what_to_do() -> None:
+    """As at the top of a module, where a sync queue may stand."""
+    with pytest.raises(RuntimeError, match=r"aqueue\('q'\).*inside async code.*app\.queue\('q'\)"):
+        QWorker("shop").aqueue("q")
