@@ -834,8 +834,8 @@ end
 --   children ZSET   all 0: `<parent>\n<turn, 16 digits>\n<group>`: groups of a parent that may run, in their turn
 --   later ZSET      a group or parent that must wait → until when, in ms
 --   slots HASH      `<lease>` of a batch, or `<lease>:<index>` of a delivered member → group, see packed_slots.lua;
---                   `:<message id>` of one that keeps its slot while it waits. With a \1 before the group its record does
---                   not count the member: nothing limits it
+--                   `:<message id>` of one that keeps its slot while it waits, with a \2 before the group none of its
+--                   parent. With a \1 before the group its record does not count the member: nothing limits it
 --   limits HASH     group, parent, `<parent>*`, `*` or `*/` → `[c=<concurrency>] [r=<count>/<ms>] [b=<burst>] [w=<weight>] [m=<members>]`;
 --                   with `s=<version>` the share of a limit over several queues, see share.lua
 -- Their keys are made here: they are in the slot of the queue. meta has `groups` 1, which short ways ask for, and `journal`.
@@ -1603,13 +1603,14 @@ function packed_slots.scanned(cursor) return string.match(cursor, '^(%d+) %d+ .+
 end
 -- The slots of groups: those of members in flight, and those that members keep while they wait. See lib/groups.lua.
 more_of_groups[#more_of_groups + 1] = function(it)
-  local UNCOUNTED, MARK, ORDERED = 1, '\1', 61 -- =
+  local UNCOUNTED, ALONE, ORDERED = 1, 2, 61 -- =
   local MAX_WRITES = 8 -- of the field that the slots of a batch share, until each gets a field of its own
   local states, slots, in_parts = it.states, it.slots, it.in_parts
 
   local byte = string.byte -- called for every member
 
   local function id_of(item) return string.match(item, '^q1 (%S+)') end
+  it.id_of = id_of
 
   -- Let the records of groups count slots that they did not, `most` at most, of {token, value, …} as they stand in `slots`.
   -- Returns how many they were.
@@ -1651,12 +1652,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
     redis.call('HDEL', slots, token)
   end
 
-  -- A slot of the group is taken, for `token`.
-  function it.occupy(token, name)
-    if redis.call('HSET', slots, token, name) == 0 then return end
+  -- A slot of the group is taken, for `token`. `alone`: not one of its parent.
+  function it.occupy(token, name, alone)
     local parent = it.parent_of(name)
+    if redis.call('HSET', slots, token, alone and parent and '\2' .. name or name) == 0 then return end
     it.record(name).busy = it.record(name).busy + 1
-    if parent then it.record(parent).busy = it.record(parent).busy + 1 end
+    if parent and not alone then it.record(parent).busy = it.record(parent).busy + 1 end
     it.refresh(name)
   end
 
@@ -1668,8 +1669,9 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if not name then return false end
     redis.call('HDEL', slots, token)
     if byte(name) == UNCOUNTED then return true end
+    local parent = byte(name) ~= ALONE and it.parent_of(name)
+    name = it.name_of(name)
     if not lease_id and byte(name) == ORDERED then it.record(name).wait_ms = 0 end -- see keep_ordered_slot
-    local parent = it.parent_of(name)
     it.record(name).busy = math.max(0, it.record(name).busy - 1)
     if parent then it.record(parent).busy = math.max(0, it.record(parent).busy - 1) end
     it.refresh(name)
@@ -1778,16 +1780,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return running, next_cursor
   end
 
-  function it.uncounted(name) return MARK .. name end
-
-  function it.name_of(slot) return byte(slot) == UNCOUNTED and string.sub(slot, 2) or slot end
+  function it.name_of(slot) return string.find(slot, '^[\1\2]') and string.sub(slot, 2) or slot end
 
   -- An ordered group waits for a message that comes back at a time. Nothing of it runs until then: `wait_ms` tells people.
   function it.keep_ordered_slot(item, due_ms)
     local name = group_of(item)
     if not name or byte(name) ~= ORDERED then return end
     it.record(name).wait_ms = due_ms < MAX_MS and due_ms or 0
-    it.keep_slot(item)
+    it.occupy(':' .. id_of(item), name, true)
   end
 
   -- A waiting member keeps its slot: what comes after it must not run beside it.

@@ -583,6 +583,49 @@ def test_a_suspect_waits_for_the_rate_of_its_group(drive: Drive, name: str, limi
     assert idle(drive) == EMPTY
 
 
+def test_what_waits_for_a_time_takes_no_slot_of_its_parent(drive: Drive) -> None:
+    """A retry of an ordered group holds up its group, not the others that share a limit with it."""
+    limit(drive, "k/", "c=1")
+    put(drive, "=k/a:a0", "=k/a:a1", "k/b:b0")
+    assert get(drive, "l1", 1) == ["a0"]
+    drive.settle(nacked("l1", 1000))
+    assert get(drive, "l2") == ["b0"]
+    assert found(drive, repair=False) == []
+    drive.run(promote(drive.keys, 10, now_ms=NOW + 1000))
+    assert get(drive, "l3", at=NOW + 1000) == []
+    drive.settle(Outcomes("l2", acks=["0"]), at=NOW + 1000)
+    assert get(drive, "l4", at=NOW + 1000) == ["a0"]
+    assert found(drive, repair=False) == []
+    drive.settle(nacked("l4", 1000), at=NOW + 1000)
+    drive.run(purge(drive.keys, "delayed", 10, now_ms=NOW + 1000))
+    assert get(drive, "l5", at=NOW + 1000) == ["a1"]
+    drive.settle(Outcomes("l5", acks=["0"]), at=NOW + 1000)
+    assert idle(drive) == EMPTY
+
+
+def test_a_suspect_that_waits_for_its_rate_takes_no_slot_of_its_parent(drive: Drive) -> None:
+    """It gets one again before it runs."""
+    limit(drive, "k/", "c=1")
+    limit(drive, "k/a", "r=1/60000 b=1")
+    put(drive, "k/a:a0", "k/b:b0")
+    assert get(drive, "l1", 1) == ["a0"]
+    _crash(drive, "l1", "0")
+    assert get(drive, "l2", suspects=Suspects.FIRST) == ["b0"]
+    assert found(drive, repair=False) == []
+    due = NOW + 60_000
+    assert get(drive, "l3", at=due, suspects=Suspects.FIRST) == []
+    drive.settle(Outcomes("l2", acks=["0"]), at=due)
+    assert get(drive, "l4", at=due + 1000, suspects=Suspects.FIRST) == ["a0"]
+    put(drive, "k/b:b1", at=due + 1000)
+    assert get(drive, "l5", at=due + 1000) == []
+    assert found(drive, repair=False) == []
+    drive.settle(Outcomes("l4", acks=["0"]), at=due + 1000)
+    assert get(drive, "l6", at=due + 1000) == ["b1"]
+    drive.settle(Outcomes("l6", acks=["0"]), at=due + 1000)
+    get(drive, "l7", at=due + 99_000)
+    assert idle(drive) == EMPTY
+
+
 def test_of_many_suspects_that_wait_for_a_rate_a_few_are_looked_at_a_second(drive: Drive) -> None:
     """A clock that is set back makes the next look no later."""
     limit(drive, "a", "r=1/600000 b=12")

@@ -104,6 +104,21 @@ function turns.suspects_wait(now)
   return until_ms > now and until_ms <= now + LOOK_MS and until_ms or nil
 end
 
+-- Whether a suspect may run as far as slots go: it has kept that of its group.
+local function has_slots(it, item, name)
+  local slots, parent = it.slots, it.parent_of(name)
+  local slot = redis.call('HGET', slots, ':' .. it.id_of(item))
+  return not slot or string.byte(slot) ~= 2 or it.is_open(parent)
+end
+
+-- It must wait: until it may run, others can have the slot of its parent.
+local function give_up_parent(it, item, name)
+  local slots, token = it.slots, ':' .. it.id_of(item)
+  if redis.call('HGET', slots, token) ~= name then return end
+  it.vacate(token)
+  it.occupy(token, name, true)
+end
+
 -- The next suspect that may run, now at the head of the list, or nil.
 function turns.next_suspect(now)
   local it, most, soonest, bytes = groups(), math.min(redis.call('LLEN', suspect), LOOKS), now + LOOK_MS, 0
@@ -113,10 +128,11 @@ function turns.next_suspect(now)
     local name = group_of(item)
     local parent = name and it.parent_of(name)
     local until_ms = name and math.max(it.waits(name, now) or 0, parent and it.waits(parent, now) or 0) or 0
-    if until_ms <= now then return item end
+    if until_ms <= now and (not name or has_slots(it, item, name)) then return item end
+    give_up_parent(it, item, name)
     redis.call('RPUSH', suspect, item)
     redis.call('LTRIM', suspect, 1, -1)
-    soonest, bytes = math.min(soonest, until_ms), bytes + #item
+    soonest, bytes = until_ms > now and math.min(soonest, until_ms) or soonest, bytes + #item
     if bytes >= LOOK_BYTES then break end
   end
   redis.call('HSET', meta, 'suspects_ms', text(soonest))

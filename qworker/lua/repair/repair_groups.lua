@@ -109,10 +109,10 @@ end
 if repair and any_gone then flat = read_slots() end
 local busy = {}
 for i = 1, #flat, 2 do
-  local name = flat[i + 1]
-  if groups().name_of(name) == name then
+  local slot = flat[i + 1]
+  if string.byte(slot) ~= 1 then
+    local name, parent = groups().name_of(slot), string.byte(slot) ~= 2 and groups().parent_of(slot)
     busy[name] = (busy[name] or 0) + 1
-    local parent = groups().parent_of(name)
     if parent then busy[parent] = (busy[parent] or 0) + 1 end
   end
 end
