@@ -312,7 +312,9 @@ def test_files_that_were_added_since_are_known_after_a_compaction_and_for_a_week
     assert lake.appended(seen.version) == added
     damaged.with_suffix(".away").rename(damaged)
     vacuum(lake, kept_h=0)
-    with pytest.raises(PipelineError, match=r"are deleted: audit at least once a week; now audit"):
+    with pytest.raises(
+        PipelineError, match=r"have been deleted: audit at least once a week; now audit"
+    ):
         lake.appended(seen.version)
 
 

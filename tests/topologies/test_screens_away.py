@@ -98,7 +98,9 @@ def test_pages_show_what_the_other_nodes_know_and_come_back(nodes: Cluster, name
                             assert answer.status_code == status, (path, answer.text)
                             if status == 200:
                                 assert f"2 queues not read ({gone[0]}, {gone[1]})" in answer.text
-                            assert f"{lost.address} of the Cluster is away" in answer.text, path
+                            assert (
+                                f"{lost.address} of the Cluster does not answer" in answer.text
+                            ), path
                         assert max(slowest.values()) < LONGEST_S, slowest
                         lost.resume()
                         assert '"value ">1<' in await page.event('"value ">1<')
