@@ -176,6 +176,7 @@ class QueueVerbs:
     shared_limits = Verb(limiting.shared_limits)
     set_limit = Verb(limiting.set_limit)
     remove_limit = Verb(limiting.remove_limit)
+    resume_group = Verb(limiting.resume_group)
     groups = Verb(limiting.groups)
     divide = Verb(sharding.divide)
     division = Verb(sharding.division)

@@ -10,12 +10,14 @@ from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.engine.replies import accepted
 from qworker.engine.scripts import load_script
+from qworker.wire.groups import ORDERED
 from qworker.wire.keys import QueueKeys
 
 __all__ = [
     "COUNTING",
     "GroupState",
     "LargeGroup",
+    "end_wait",
     "group_page",
     "group_states",
     "largest",
@@ -63,6 +65,12 @@ class GroupState(NamedTuple):
         if self.by_parent or (self.concurrency is not None and self.running >= self.concurrency):
             return "concurrency" + of_parent
         return "turn"
+
+    @property
+    def told_to_wait(self) -> str:
+        """The group or parent that a handler let wait by `RateLimited`, as people write it, where `reason` says so."""
+        name = self.name.removeprefix(ORDERED)
+        return name.partition("/")[0] + "/" if self.by_parent else name
 
 
 class LargeGroup(NamedTuple):
@@ -123,6 +131,16 @@ def set_limit(
     expected = () if before is None else (before,)
     args = (given(now_ms), name, words, cursor, *expected)
     return Command(load_script("limit"), standard_keys(keys), args, decode)
+
+
+def end_wait(keys: QueueKeys, name: str, *, now_ms: int | None = None) -> Command[bool]:
+    """End the wait of a parent (`acme/`) or group that a handler asked for; returns whether it waited for that."""
+    return Command(
+        load_script("resume_group"),
+        standard_keys(keys),
+        (given(now_ms), name),
+        lambda reply: int(accepted(reply, keys.queue)[1]) > 0,
+    )
 
 
 def limits(keys: QueueKeys) -> Command[dict[str, str]]:

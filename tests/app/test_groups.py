@@ -152,6 +152,45 @@ def test_rate_limited_lets_the_group_wait_alone(app: QWorker) -> None:
     assert seen == ["busy", "free", "busy", "busy"]
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_wait_that_a_handler_asked_for_ends_when_you_say_so(app: QWorker, shards: int) -> None:
+    """In whichever shard the group is, for sync and async clients; that of the other group stays."""
+    queue = app.queue("mail")
+    queue.create()
+    if shards > 1:
+        queue.divide(shards)
+    for group in ("acme/ann", "acme/bob"):
+        queue.send(group, group=group)
+    for shard in app.client.run(queue.ref.every_shard(refresh=True)):
+        batch = app.client.execute(settle_receive(shard.keys, "l1", 2))
+        asked = Outcomes("l1")
+        for at in range(1, len(batch.items) + 1):
+            asked.limit(str(at), 60_000)
+        app.client.execute(settle(shard.keys, [asked]))
+    assert queue.receive(10) == []
+    assert queue.resume_group("acme/ann")
+    (message,) = queue.receive(10)
+    assert message.body == b'"acme/ann"'
+
+    async def resume() -> tuple[bool, bool]:
+        other = app.aqueue("mail")
+        try:
+            return await other.resume_group("acme/ann"), await other.resume_group("acme/bob")
+        finally:
+            await other.client.close()
+
+    assert asyncio.run(resume()) == (False, True)
+    (message,) = queue.receive(10)
+    assert message.body == b'"acme/bob"'
+
+
+@pytest.mark.parametrize("name", ["", "*", "acme/*", "a/b/c", "x" * 257, "a\n", 7])
+def test_a_wait_of_what_is_no_group_cannot_end(app: QWorker, name: object) -> None:
+    """The error says which names groups have."""
+    with pytest.raises(InvalidOptionError, match=r"^group: .* is not the name of a group; write a"):
+        app.queue("mail").resume_group(name)  # type: ignore[arg-type]
+
+
 def test_limits_hold_at_once_and_in_each_shard(app: QWorker) -> None:
     """They are set, read, changed and removed while messages wait; new shards have them as well."""
     queue = app.queue("mail")

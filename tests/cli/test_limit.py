@@ -123,6 +123,29 @@ def test_a_queue_that_waits_as_a_whole_is_named_beside_its_groups(run, shop):
         assert run(*verb, "--json").json["paused"] == "out"
 
 
+def test_the_wait_of_a_group_is_seen_and_ended(run, shop):
+    """By the name that the list of groups shows; a second time there is nothing to end."""
+    queue = shop.queue("crm")
+    queue.send("1", group="acme/ann")
+    (message,) = queue.receive(1)
+    asked = Outcomes(message.receipt.lease_id)
+    asked.limit("0", 60_000)
+    shop.client.execute(settle(queue.keys, [asked]))
+    listed = run("limit", "groups", "crm")
+    assert "a handler's RateLimited" in listed.out
+    assert "qworker limit resume crm acme/ann" in listed.err
+    resume = ("limit", "resume", "crm", "acme/ann")
+    assert run(*resume).out.strip() == "acme/ann of crm: resumed"
+    ran = run(*resume)
+    assert (ran.code, ran.out) == (0, "")
+    assert "acme/ann of crm: no handler's RateLimited makes it wait" in ran.err
+    assert run(*resume, "--json").json == {"queue": "crm", "group": "acme/ann", "resumed": False}
+    assert len(queue.receive(1)) == 1
+    ran = run("limit", "resume", "crm", "acme/*")
+    assert ran.code == 2
+    assert "'acme/*' is not the name of a group; write a group such as acme/ann" in ran.err
+
+
 def test_a_limit_that_there_is_not_is_not_shown(run, shop):
     """The message names those that there are."""
     shop.queue("crm").set_limit("api/", concurrency=1)

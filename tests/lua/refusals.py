@@ -596,6 +596,11 @@ REFUSALS: Final[Mapping[str, Refusals]] = {
             4: [*_BAD_CURSORS, "l", "lx", "1 2", "l1 2 y"],
         },
     ),
+    "resume_group": Refusals(
+        _in_every_state((NOW, "acme/")),
+        parts=["meta", "wake", "delayed", *_OF_GROUPS],
+        words={2: ["", "a\n", "x" * 257]},
+    ),
     "share": Refusals(
         _in_every_state((NOW, "acme/", 7, "c=2 s=7")),
         parts=["meta", "wake", "delayed", *_OF_GROUPS],

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from qworker.engine.claim import claim
-from qworker.engine.groups import group_page, largest, running_page, set_limit
+from qworker.engine.groups import end_wait, group_page, largest, running_page, set_limit
 from qworker.engine.message import ANYWHERE, delete, enqueue, hold
 from qworker.engine.poll import GROUPS, glance, poll
 from qworker.engine.reap import promote, reap
@@ -470,6 +470,88 @@ def test_a_rate_limited_key_waits_with_all_its_groups(drive: Drive) -> None:
     for lease in ("l2", "l4"):
         drive.settle(Outcomes(lease, ack_all=True), at=NOW + 30_000)
     get(drive, "l5", at=NOW + 60_000)
+    assert idle(drive) == EMPTY
+
+
+def _told_to_wait(drive: Drive, lease: str, *, of_parent: bool = False) -> None:
+    limited = Outcomes(lease)
+    limited.limit("0", 30_000, of_parent=of_parent)
+    drive.settle(limited)
+
+
+def _resumed(drive: Drive, name: str, at: int = NOW + 1000) -> bool:
+    return drive.run(end_wait(drive.keys, name, now_ms=at))
+
+
+@pytest.mark.parametrize("met", [True, False], ids=["met", "not met"])
+@pytest.mark.parametrize("name", ["a", "=a", "k/a", "=k/a"])
+def test_the_wait_of_a_group_ends_when_an_operator_says_so(
+    drive: Drive, name: str, met: bool
+) -> None:
+    """Its first message is the next, also if no receive has met the wait; else a sleeping receiver is woken."""
+    put(drive, f"{name}:a0", f"{name}:a1")
+    assert get(drive, "l1", 1) == ["a0"]
+    _told_to_wait(drive, "l1")
+    if met:
+        assert get(drive, "l2") == []
+    drive.redis.delete(drive.keys.wake)
+    assert _resumed(drive, name.removeprefix("="))
+    assert drive.redis.llen(drive.keys.wake) == met
+    assert not _resumed(drive, name.removeprefix("="))
+    drive.redis.delete(drive.keys.wake)
+    assert get(drive, "l3", 1, at=NOW + 1000) == ["a0"]
+    drive.settle(Outcomes("l3", ack_all=True), at=NOW + 1000)
+    assert get(drive, "l4", at=NOW + 1000) == ["a1"]
+
+
+def test_the_wait_of_a_key_ends_for_all_its_groups(drive: Drive) -> None:
+    """Those of another key wait on."""
+    put(drive, "k/a:a0", "k/b:b0", "o/a:o0")
+    assert (get(drive, "l1", 1), get(drive, "l2", 1)) == (["a0"], ["o0"])
+    for lease in ("l1", "l2"):
+        _told_to_wait(drive, lease, of_parent=True)
+    assert get(drive, "l3") == []
+    states = {state.name: state for state in drive.run(group_page(drive.keys, now_ms=NOW))[2]}
+    assert {states[name].reason for name in ("k/a", "k/b", "o/a")} == {"rate_limited"}
+    assert [states[name].told_to_wait for name in ("k/a", "k/b", "o/a")] == ["k/", "k/", "o/"]
+    assert _resumed(drive, "k/")
+    assert sorted(get(drive, "l4", at=NOW + 1000)) == ["a0", "b0"]
+    assert get(drive, "l5", at=NOW + 29_999) == []
+    assert get(drive, "l6", at=NOW + 30_000) == ["o0"]
+
+
+def test_the_end_of_a_wait_leaves_a_rate_as_it_is(drive: Drive) -> None:
+    """A handler's word ends, not a limit: the token of the message that met it is spent."""
+    limit(drive, "a", "r=1/10000 b=1")
+    put(drive, "a:a0")
+    get(drive, "l1")
+    _told_to_wait(drive, "l1")
+    assert get(drive, "l2") == []
+    assert _resumed(drive, "a")
+    batch = drive.receive("l3", at=NOW + 1000)
+    assert (batch.items, batch.hint_ms) == ([], 9000)
+    assert get(drive, "l4", at=NOW + 10_000) == ["a0"]
+
+
+def test_an_ordered_group_waits_on_for_its_delayed_retry(drive: Drive) -> None:
+    """No handler said that others must wait: the retry has a delay of its own."""
+    put(drive, "=a:a0", "=a:a1")
+    get(drive, "l1", 1)
+    drive.settle(nacked("l1", 30_000))
+    assert not _resumed(drive, "a")
+    assert get(drive, "l2", at=NOW + 1000) == []
+    (state,) = drive.run(group_page(drive.keys, now_ms=NOW + 1000))[2]
+    assert (state.by_delay, state.until_ms) == (True, NOW + 30_000)
+
+
+@pytest.mark.parametrize("name", ["none", "none/"])
+def test_what_does_not_wait_is_not_resumed(drive: Drive, name: str) -> None:
+    """Neither a group that there is not nor one whose turn it is."""
+    put(drive, "a:a0")
+    assert not _resumed(drive, name)
+    assert not _resumed(drive, "a")
+    assert get(drive, "l1") == ["a0"]
+    drive.settle(Outcomes("l1", ack_all=True))
     assert idle(drive) == EMPTY
 
 

@@ -178,6 +178,24 @@ def remove(session: Session, queue: str, name: str) -> Output:
     return Output({"queue": queue, "limit": name, "removed": removed}, text)
 
 
+@command.command("resume")
+@click.argument("queue", type=QUEUE)
+@click.argument("group")
+@json_option
+@click.pass_obj
+def resume(session: Session, queue: str, group: str) -> Output:
+    """End the wait of a GROUP, or of a parent such as acme/, that a handler asked for by raising RateLimited.
+
+    Limits still hold. `qworker queue resume` ends the wait of a whole queue.
+    """
+    from qworker.client.manage.limits import resume_group
+
+    resumed = session.client.run(resume_group(session.queues.get(queue).ref, group))
+    waits = f"{group} of {queue}: no handler's RateLimited makes it wait"
+    text = f"{group} of {queue}: resumed" if resumed else Note(waits)
+    return Output({"queue": queue, "group": group, "resumed": resumed}, text)
+
+
 @command.command("groups")
 @click.argument("queue", type=QUEUE)
 @click.option(
@@ -193,10 +211,17 @@ def remove(session: Session, queue: str, name: str) -> Output:
 def show_groups(session: Session, queue: str, most: int) -> Output:
     """Show the groups with the most messages, and what they wait for: a slot, a time, or their turn."""
     from qworker.client.manage.limits import groups
+    from qworker.formats import word
 
     found = session.client.run(groups(session.queues.get(queue).ref, most=most))
     now_ms = session.now_ms()
     none = f"no group of {queue} waits or runs"
+    told_to_wait = [group for group in found if group.reason == "rate_limited"]
+    if told_to_wait:
+        note(
+            "to end a wait that a handler asked for: "
+            f"qworker limit resume {queue} {word(told_to_wait[0].told_to_wait)}"
+        )
     return Output(
         {
             "queue": queue,

@@ -42,6 +42,7 @@ __all__ = [
     "limits",
     "read_value",
     "remove_limit",
+    "resume_group",
     "set_limit",
     "shared_limits",
     "stored_limits",
@@ -142,6 +143,23 @@ def remove_limit(queue: QueueRef, name: str, /) -> Plan[bool]:
         if (yield from write_everywhere(queue, name, "")):
             return name in written
     raise changed_by_others(name)
+
+
+def resume_group(queue: QueueRef, name: str, /) -> Plan[bool]:
+    """End the wait of a group or parent (`acme/`) that a handler asked for by `RateLimited`; returns whether it waited.
+
+    Limits still hold, and a wait of the whole queue ends by `resume`. Raises `InvalidOptionError` for another name.
+    """
+    if not isinstance(name, str) or not is_limit(name) or "*" in name:
+        raise InvalidOptionError(
+            "group",
+            f"{ascii(name)[:80]} is not the name of a group",
+            "write a group such as acme/ann, or a parent such as acme/",
+        )
+    ended = False
+    for shard in (yield from queue.every_shard(refresh=True)):
+        ended |= yield commands.end_wait(shard.keys, name)
+    return ended
 
 
 def limits(queue: QueueRef) -> Plan[dict[str, Limit]]:

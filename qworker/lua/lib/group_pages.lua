@@ -50,6 +50,27 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return due, next_cursor
   end
 
+  local function look(name)
+    if string.sub(name, -1) == '/' then
+      take_turn(name, it.is_open(name) and it.first_child(name))
+      it.write(name)
+    else
+      it.refresh(name)
+    end
+  end
+
+  -- A handler let it wait, which ends now. Returns whether it did. See keep_ordered_slot for the other reason of `wait_ms`.
+  function it.end_wait(name, now)
+    local one = it.record(name)
+    if one.wait_ms <= now or one.busy > 0 and string.byte(name) == 61 then return false end -- =
+    one.wait_ms = 0
+    redis.call('ZREM', later, name)
+    it.begin()
+    look(name)
+    it.finish()
+    return true
+  end
+
   -- Limits have changed: groups that were full or had to wait may run, and those that are full leave the line. Others that may
   -- run no more do so at their turn. One without messages may keep its parent full. `cursor`: of slots, then of `later` with an
   -- l before it. Returns the next cursor, and how many may run now.
@@ -65,12 +86,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     it.read_many(names)
     for _, name in ipairs(names) do
-      if string.sub(name, -1) == '/' then
-        take_turn(name, it.is_open(name) and it.first_child(name))
-        it.write(name)
-      elseif waited or it.record(name).number or it.parent_of(name) then
-        it.refresh(name)
-      end
+      if waited or string.sub(name, -1) == '/' or it.record(name).number or it.parent_of(name) then look(name) end
     end
     it.finish()
     local counts = string.byte(it.tags().looking or '') == 99 -- a c, of another caller
@@ -143,6 +159,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     if parent and not until_ms and one.busy < most then
       until_ms = later_than(parent, now)
       held = until_ms or not it.is_open(parent)
+      asked = asked or until_ms and it.record(parent).wait_ms > now
     end
     local waits, delayed_first = until_ms and tonumber(until_ms) > now, one.busy > 0 and string.byte(name) == 61 -- =
     for _, word in ipairs({
