@@ -104,7 +104,7 @@ def _show_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     "qworker",
     cls=Root,
     sections=SECTIONS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"max_content_width": 100},
     epilog="Global options may come before or after the command. Exit codes: 0 done, 1 failed, 2 bad input, "
     "3 a check found something, 4 no Java, 5 a check cannot tell, 70 watchdog. QWORKER_DEBUG=1 shows tracebacks.",
 )

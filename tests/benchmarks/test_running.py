@@ -194,7 +194,7 @@ def test_pauses_are_listed_per_script_of_each_verb(monkeypatch: pytest.MonkeyPat
     """Of the small messages and of the large bodies, with the goal of each, and reads without a script."""
     monkeypatch.setattr("benchmarks.pauses._LARGE", {"1 MiB": 2**20})
     monkeypatch.setattr("benchmarks.pauses_verbs._PASSES", 1)
-    monkeypatch.setattr("benchmarks.pauses_verbs._SPOTS", 5)
+    monkeypatch.setattr("benchmarks.pauses_verbs._SAMPLES", 5)
     rows = _rows("pauses", 100)
     assert rows["100 small, delete: delete: max"]["goal"] == "≤ 20"
     assert rows["1 MiB, redrive: redrive: p99"]["goal"] == "≤ 5"

@@ -459,3 +459,13 @@ def test_output_into_a_pipe_has_no_escape_codes(shop, process):
         assert ran.code in (0, 3), args
         assert "\x1b" not in ran.out + ran.err, args
         assert ran.out, args
+
+
+def test_a_command_has_its_short_help_without_its_parent():
+    """Click keeps the option from the first call: the reference is the same whatever was called before."""
+    from qworker.cli.demo import command
+    from qworker.cli.limit.group import command as group
+
+    for verb in (command, group, group.commands["ls"]):
+        alone = verb.make_context("alone", [], resilient_parsing=True)
+        assert alone.help_option_names == ["-h", "--help"]

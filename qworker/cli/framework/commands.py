@@ -6,7 +6,7 @@ qworker queue ls --url redis://h        the same; of several the last one counts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -64,10 +64,16 @@ def _global_options(*, hidden: bool) -> list[click.Parameter]:
     ]
 
 
+def _settings(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Make the context settings of a command. It has -h also where it is called without its parent."""
+    return {"help_option_names": ["-h", "--help"], **(given or {})}
+
+
 class VerbCommand(click.Command):
     """A command that also takes the global options, and prints the `Output` that its function returns or yields."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = _settings(kwargs.get("context_settings"))
         super().__init__(*args, **kwargs)
         self.params.extend(_global_options(hidden=True))
         if self.callback is not None:
@@ -86,6 +92,7 @@ class CommandGroup(click.Group):
     command_class = VerbCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = _settings(kwargs.get("context_settings"))
         super().__init__(*args, **kwargs)
         self.params.extend(_global_options(hidden=not self._is_root))
 
