@@ -1937,7 +1937,14 @@ more_of_groups[#more_of_groups + 1] = function(it)
     in_parts('ZREM', turns, leave)
   end
 
-  it.line_of, it.take_turn = child, take_turn
+  -- Bring the turn of a group or parent up to date, and write its record.
+  function it.update_turn(name)
+    if string.sub(name, -1) ~= '/' then return it.refresh(name) end
+    take_turn(name, it.is_open(name) and it.first_child(name))
+    it.write(name)
+  end
+
+  it.line_of = child
 end
 -- The limits of groups, and the times that they make groups wait. See lib/groups.lua.
 
@@ -2576,7 +2583,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
   local MAX_BACK = 1000 -- groups that a call looks at when the clock was set back
   local STOPPED_MS = 60000
-  local turns, later, take_turn = it.turns, it.later, it.take_turn
+  local turns, later = it.turns, it.later
 
   local put = {}
   function it.put_later(name, at_ms)
@@ -2625,11 +2632,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if until_ms then
         it.put_later(name, until_ms)
         it.write(name)
-      elseif string.sub(name, -1) == '/' then
-        take_turn(name, it.is_open(name) and it.first_child(name))
-        it.write(name)
       else
-        it.refresh(name)
+        it.update_turn(name)
       end
     end
     it.finish()

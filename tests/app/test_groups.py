@@ -16,7 +16,7 @@ from qworker.engine.raw import raw
 from qworker.engine.receive import settle_receive
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes, settle
-from qworker.errors import GroupFullError, InvalidOptionError
+from qworker.errors import BrokenQueueError, GroupFullError, InvalidOptionError
 from qworker.testing import advance, drain
 from qworker.wire.envelope import Envelope, tail
 from qworker.wire.schedule import StoredSchedule
@@ -182,6 +182,37 @@ def test_a_wait_that_a_handler_asked_for_ends_when_you_say_so(app: QWorker, shar
     assert asyncio.run(resume()) == (False, True)
     (message,) = queue.receive(10)
     assert message.body == b'"acme/bob"'
+
+
+def test_a_broken_shard_keeps_no_group_of_another_waiting(app: QWorker) -> None:
+    """Whichever of them comes first; its key is named once all have had their turn."""
+    queue = app.queue("mail")
+    queue.create()
+    queue.divide(3)
+    names = [f"acme{number}/ann" for number in range(12)]
+    for name in names:
+        queue.send(name, group=name)
+    shards = [shard.keys for shard in app.client.run(queue.ref.every_shard(refresh=True))]
+    held = {}
+    for keys in shards:
+        batch = app.client.execute(settle_receive(keys, "l1", 12))
+        asked = Outcomes("l1")
+        for at in range(1, len(batch.items) + 1):
+            asked.limit("0" if len(batch.items) == 1 else str(at), 60_000)
+        app.client.execute(settle(keys, [asked]))
+        held[keys.queue] = len(batch.items)
+    assert len([number for number in held.values() if number]) > 1
+    broken = next(keys for keys in shards if held[keys.queue])
+    app.client.execute(raw("DEL", broken.wake))
+    app.client.execute(raw("SET", broken.wake, "x"))
+    for name in names:
+        with pytest.raises(BrokenQueueError, match="wake"):
+            queue.resume_group(name)
+    app.client.execute(raw("DEL", broken.wake))
+    received = {
+        keys.queue: len(app.client.execute(settle_receive(keys, "l2", 12)).items) for keys in shards
+    }
+    assert received == {**held, broken.queue: 0}
 
 
 @pytest.mark.parametrize("name", ["", "*", "acme/*", "a/b/c", "x" * 257, "a\n", 7])

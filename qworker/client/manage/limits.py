@@ -17,6 +17,7 @@ from qworker.client.manage.limit import (
 )
 from qworker.client.manage.limit_writes import ATTEMPTS, changed_by_others, write_everywhere
 from qworker.client.manage.shared_limits import SharedLimit, declared, undeclared
+from qworker.client.per_shard import everywhere
 from qworker.client.plan import Plan
 from qworker.client.queue_ref import QueueRef
 from qworker.config.fields import kinds_of
@@ -156,9 +157,13 @@ def resume_group(queue: QueueRef, name: str, /) -> Plan[bool]:
             f"{ascii(name)[:80]} is not the name of a group",
             "write a group such as acme/ann, or a parent such as acme/",
         )
-    ended = False
-    for shard in (yield from queue.every_shard(refresh=True)):
-        ended |= yield commands.end_wait(shard.keys, name)
+    yield from queue.every_shard(refresh=True)
+    return (yield from _end_wait(queue, name))
+
+
+@everywhere(any)
+def _end_wait(queue: QueueRef, name: str) -> Plan[bool]:
+    ended: bool = yield commands.end_wait(queue.keys, name)
     return ended
 
 

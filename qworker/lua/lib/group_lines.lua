@@ -91,5 +91,12 @@ more_of_groups[#more_of_groups + 1] = function(it)
     in_parts('ZREM', turns, leave)
   end
 
-  it.line_of, it.take_turn = child, take_turn
+  -- Bring the turn of a group or parent up to date, and write its record.
+  function it.update_turn(name)
+    if string.sub(name, -1) ~= '/' then return it.refresh(name) end
+    take_turn(name, it.is_open(name) and it.first_child(name))
+    it.write(name)
+  end
+
+  it.line_of = child
 end

@@ -1,7 +1,7 @@
 -- All groups, a page at a time. See lib/groups.lua.
 
 more_of_groups[#more_of_groups + 1] = function(it)
-  local states, turns, children, later, child, take_turn = it.states, it.turns, it.children, it.later, it.line_of, it.take_turn
+  local states, turns, children, later, child = it.states, it.turns, it.children, it.later, it.line_of
   local SEATS_FROM, SEATS = 4503599627370496, 2147483648 -- 2^52, 2^31
   -- A call: fields of `groups`, slots that are counted, and groups that look at limits.
   local FIELDS, SLOTS, LOOKS = 150, 500, 250
@@ -50,15 +50,6 @@ more_of_groups[#more_of_groups + 1] = function(it)
     return due, next_cursor
   end
 
-  local function look(name)
-    if string.sub(name, -1) == '/' then
-      take_turn(name, it.is_open(name) and it.first_child(name))
-      it.write(name)
-    else
-      it.refresh(name)
-    end
-  end
-
   -- A handler let it wait, which ends now. Returns whether it did. See keep_ordered_slot for the other reason of `wait_ms`.
   function it.end_wait(name, now)
     local one = it.record(name)
@@ -66,7 +57,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     one.wait_ms = 0
     redis.call('ZREM', later, name)
     it.begin()
-    look(name)
+    it.update_turn(name)
     it.finish()
     return true
   end
@@ -86,7 +77,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
     end
     it.read_many(names)
     for _, name in ipairs(names) do
-      if waited or string.sub(name, -1) == '/' or it.record(name).number or it.parent_of(name) then look(name) end
+      if waited or string.sub(name, -1) == '/' or it.record(name).number or it.parent_of(name) then it.update_turn(name) end
     end
     it.finish()
     local counts = string.byte(it.tags().looking or '') == 99 -- a c, of another caller
@@ -124,13 +115,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       end
       if not stands then tell('turn', name, 'may run and has no turn') end
       if not repair then return end
-      if is_parent then
-        take_turn(name, it.is_open(name) and it.first_child(name))
-        it.write(name)
-      else
-        if not stands then one.turn = 0 end
-        it.refresh(name)
-      end
+      if not stands and not is_parent then one.turn = 0 end
+      it.update_turn(name)
     end)
     return next_cursor, it.opened
   end

@@ -4,7 +4,7 @@ more_of_groups[#more_of_groups + 1] = function(it)
   local SLASH = 47
   local MAX_BACK = 1000 -- groups that a call looks at when the clock was set back
   local STOPPED_MS = 60000
-  local turns, later, take_turn = it.turns, it.later, it.take_turn
+  local turns, later = it.turns, it.later
 
   local put = {}
   function it.put_later(name, at_ms)
@@ -53,11 +53,8 @@ more_of_groups[#more_of_groups + 1] = function(it)
       if until_ms then
         it.put_later(name, until_ms)
         it.write(name)
-      elseif string.sub(name, -1) == '/' then
-        take_turn(name, it.is_open(name) and it.first_child(name))
-        it.write(name)
       else
-        it.refresh(name)
+        it.update_turn(name)
       end
     end
     it.finish()

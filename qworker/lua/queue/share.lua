@@ -65,8 +65,7 @@ local function write(name, words)
   keep_tokens(one, before, it.limit(name))
   redis.call('ZREM', later, name)
   it.waits(name, now)
-  it.take_turn(name, it.is_open(name) and it.first_child(name))
-  it.write(name)
+  it.update_turn(name)
 end
 
 -- A queue that is paused, or that a handler has let wait, receives nothing: others can use its shares.
