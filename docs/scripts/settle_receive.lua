@@ -575,6 +575,42 @@ local function even_turns(states, turns, slots, stored)
   end
   return it
 end
+-- Which of some items were cancelled: a single tombstone makes every receive look.
+
+-- Position → true, of the items that have a tombstone, and maybe of others that begin like one; nil if none has. `cancelled` is
+-- the key of the tombstones.
+local function marked_in(items, cancelled)
+  local SEVERAL, FEW, FEW_LENGTHS = 8, 128, 4
+  local marked, sub = {}, string.sub -- globals are looked up at each use
+
+  -- Tombstones, if they are so few that several items are looked up faster here: id → true, and the lengths of ids. Else nil.
+  local function read()
+    if #items < SEVERAL or redis.call('ZCARD', cancelled) > FEW then return nil end
+    local tombstones, lengths, seen = {}, {}, {}
+    for _, id in ipairs(redis.call('ZRANGE', cancelled, 0, -1)) do
+      tombstones[id] = true
+      if not seen[#id] then seen[#id], lengths[#lengths + 1] = true, #id end
+    end
+    if #lengths <= FEW_LENGTHS then return tombstones, lengths end
+  end
+
+  local tombstones, lengths = read()
+  for _, length in ipairs(lengths or {}) do
+    local last, after = 3 + length, 4 + length
+    for i = 1, #items do
+      local item = items[i]
+      if tombstones[sub(item, 4, last)] and sub(item, after, after) == ' ' then marked[i] = true end
+    end
+  end
+  if not tombstones then
+    local ids = {}
+    for i = 1, #items do ids[i] = string.match(items[i], '^q%d+ ([^ ]+)') or '' end
+    for i, score in ipairs(ids[1] and redis.call('ZMSCORE', cancelled, unpack(ids)) or ids) do
+      if score then marked[i] = true end
+    end
+  end
+  return next(marked) and marked
+end
 do
 -- What a short way writes to a journal: the same events as lib/journal.lua records, in the same groups, if no message needs to
 -- be read for that.
@@ -902,7 +938,8 @@ local function short_groups(meta, delayed, count)
   return it
 end
 -- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities,
--- journal and groups (see lib/lone_turns.lua), no waiting suspect and no tombstone. Returns nil for any other.
+-- journal and groups (see lib/lone_turns.lua), no waiting suspect, and no cancelled message among the next. Returns nil for any
+-- other.
 local function settle_receive_short()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
@@ -929,9 +966,14 @@ local function settle_receive_short()
     there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
       cancelled, cancelled, cancelled, cancelled, key, key, key, key)
   end
-  -- If dead letters cannot be written, nothing is delivered.
-  if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, false, 'SHORT'
+  local visibility_ms, tombstones, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, nil, false, 'SHORT'
+  if there > 3 then
+    if redis.call('EXISTS', suspect, key) > 0 then return nil end
+    -- If dead letters cannot be written, nothing is delivered.
+    local letters, stones = redis.call('TYPE', dead).ok, redis.call('TYPE', cancelled).ok
+    if letters ~= 'stream' and letters ~= 'none' or stones ~= 'zset' and stones ~= 'none' then return nil end
+    tombstones = stones == 'zset'
+  end
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
     if set.err or set[1] then return nil end
@@ -983,6 +1025,7 @@ local function settle_receive_short()
     end
     left = left - number
   end
+  if tombstones and item and marked_in(items or { item }, cancelled) then return nil end
   -- One acked message makes room for the next: its lease gets the new name and item. Otherwise leases are looked at first.
   local room, ids = item and not items and not acks and leases == 1 and KEYS[21], nil
   if room then
@@ -3124,36 +3167,6 @@ local function take_back(item, about, limit, tombstones, to, now, amounts)
   end
   amounts.stored = (amounts.stored or 0) - 1
 end
--- Find the cancelled items among many, cheaply: a single cancel makes every receive look.
-local FEW = 64 -- tombstones that are read at once, instead of asking for each chunk of items
-
--- The tombstones of the queue: nil without any, all of them if they are few, else an empty table.
-local function read_tombstones()
-  if redis.call('EXISTS', cancelled) == 0 then return nil end
-  local number, found = redis.call('ZCARD', cancelled), {}
-  for _, id in ipairs(number <= FEW and redis.call('ZRANGE', cancelled, 0, -1) or {}) do found[id] = true end
-  return found
-end
-
--- Which items of a chunk have a tombstone: position → true.
-local function marked_in(chunk, tombstones)
-  local ids, places_of, marked, few = {}, {}, {}, next(tombstones) ~= nil
-  for i = 1, #chunk do
-    local item = chunk[i]
-    local stop = kind(item) == 'own' and find(item, ' ', 4, true)
-    local id = stop and string.sub(item, 4, stop - 1)
-    if id and few then
-      marked[i] = tombstones[id]
-    elseif id then
-      ids[#ids + 1], places_of[#ids + 1] = id, i
-    end
-  end
-  if #ids == 0 then return marked end
-  for i, score in ipairs(redis.call('ZMSCORE', cancelled, unpack(ids))) do
-    if score then marked[places_of[i]] = true end
-  end
-  return marked
-end
 -- A lease is a HASH of one of two shapes. Messages that were delivered together share one field until one of them is
 -- settled separately, which is rare:   batch → their items as a MessagePack array, index 1 the first
 -- After that, and for a message that was delivered alone (index 0):   index → item
@@ -4072,7 +4085,7 @@ end
 
 -- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
 function turns.take_each(it, batch, bounds, now)
-  if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
+  if bounds.count == 0 or book.all or not it.are_unlimited() then return nil end
   local even = even_turns(it.states, it.turns, it.slots, it.stored)
   local line, FIRST_SEAT = it.turns, 4503599627370496 -- see lib/group_members.lua
   local standing = redis.call('ZCARD', line)
@@ -4080,7 +4093,7 @@ function turns.take_each(it, batch, bounds, now)
   if standing < bounds.count and redis.call('ZCOUNT', delayed, FIRST_SEAT, '+inf') > standing then return nil end
   local function may_take(item) return not over(header(item), now) end
   local turn = even.read(it.tags().queue, standing, bounds.count, bounds.bytes, may_take)
-  if not turn then return nil end
+  if not turn or batch.tombstones and marked_in(turn.items, cancelled) then return nil end
   for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
   for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before
   batch.items, batch.heads, batch.number, batch.bytes = turn.items, turn.items, #turn.items, turn.bytes
@@ -4110,7 +4123,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local gone, left, emptied = taken.gone, taken.left, taken.emptied
   local tags, records, window_end = it.tags(), it.records, 0
   local unlimited = it.are_unlimited()
-  local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
+  local tombstones, spare = batch.tombstones, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
   local function widen(most)
@@ -4356,7 +4369,7 @@ local function read_level(number, batch, count, to, now, amounts)
     local chunk = redis.call('LRANGE', ready(number), seen,
       seen + math.min(chunk_size(seen, batch.bytes - before, MAX_BYTES - batch.bytes), count - batch.number) - 1)
     if #chunk == 0 then break end
-    local marked = batch.tombstones and marked_in(chunk, batch.tombstones) or NONE
+    local marked = batch.tombstones and marked_in(chunk, cancelled) or NONE
     for i = 1, #chunk do
       local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then
@@ -4410,7 +4423,7 @@ local function receive(request, attributes, levels, now, amounts)
     redis.call('HDEL', meta, 'paused', 'limited_ms')
   end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
+  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
   local to, cut, members = places(levels), {}, nil
   local lone = request.suspects == 2 and next_suspect(now)
   if not lone then
@@ -4433,7 +4446,7 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local from_suspect = 0
   if lone then
-    take(lone, nil, batch.tombstones ~= nil, batch, to, now, amounts)
+    take(lone, nil, batch.tombstones, batch, to, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms

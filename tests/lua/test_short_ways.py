@@ -18,7 +18,7 @@ from qworker.engine.receive import settle_receive
 from qworker.engine.scripts import load_script
 from qworker.engine.send import NewMessage, send
 from qworker.engine.settle import Outcomes
-from qworker.errors import LeaseUsedError, QworkerError
+from qworker.errors import BrokenQueueError, LeaseUsedError, QworkerError
 from tests.lua.drive import NOW, SNAPSHOT, STANDARD_PARTS, Drive, deny, guarded
 from tests.lua.group_calls import put
 
@@ -89,6 +89,8 @@ class World:
     meta: dict[str, str] = field(default_factory=dict)
     ready: list[str] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
+    #: Ids of messages that have tombstones.
+    cancelled: list[str] = field(default_factory=list)
     leases: list[str] = field(default_factory=list)
     tokens: int = 0
     lane: str = ""
@@ -111,8 +113,8 @@ class World:
             add("RPUSH", "ready", each)
         if "suspect" in self.parts:
             add("RPUSH", "suspect", item("s"))
-        if "cancelled" in self.parts:
-            add("ZADD", "cancelled", NOW + 9999, "r0")
+        for name in self.cancelled:
+            add("ZADD", "cancelled", NOW + 9999, name)
         if "delayed" in self.parts:
             add("ZADD", "delayed", NOW + 700, item("d"))
         if "dead" in self.parts:
@@ -193,6 +195,9 @@ KEYS: Final = [
 ]
 SHAPES: Final = ["alone", "batch", "apart", "loose", "other", "gone"]
 SEVERAL: Final = [item(f"r{number}") for number in range(5)]
+#: Ids of more lengths, and more ids, than are looked up at once.
+LENGTHS: Final = ["x" * length for length in range(1, 9)]
+MANY_IDS: Final = ["r0", *(f"other{number}" for number in range(200))]
 #: A journal that has begun, and its counters.
 BEGUN: Final = {"journal_epoch": "7", "journal_cap": "1048576"}
 COUNTED: Final = {"journal_entries": "4", "journal_events": "50", "journal_written": "900"}
@@ -216,7 +221,15 @@ CHANGES: Final[list[dict[str, Any]]] = [
         {"ready": SEVERAL, "leases": ["batch"], "parts": ["ready:5"], "meta": {"levels": n}}
         for n in "57"
     ),
-    *({"parts": [part]} for part in ("suspect", "cancelled", "delayed", "dead", "ready:5")),
+    *({"parts": [part]} for part in ("suspect", "delayed", "dead", "ready:5")),
+    *({"cancelled": names} for names in (["r0"], ["r"], ["r00"], MANY_IDS)),
+    *(
+        {"ready": SEVERAL * 2, "leases": ["batch"], "cancelled": names}
+        for names in (["r3"], ["r9"], ["r", "r40", "4"], LENGTHS, ["r4", *LENGTHS], MANY_IDS)
+    ),
+    {"ready": [*SEVERAL, *ITEMS], "cancelled": ["other", "lain", "rei"]},
+    *({"cancelled": ["other"], "parts": [part]} for part in ("dead", "suspect")),
+    {"cancelled": ["other"], "broken": "dead"},
     *({"parts": ["ready:5"], "meta": {"levels": levels}} for levels in ("5", "95", "0")),
     {"parts": ["ready:5"], "meta": {"levels": "5"}, "ready": []},
     {"parts": ["ready:5"], "meta": {"levels": "15"}, "broken": "ready:1"},
@@ -279,8 +292,8 @@ ARGUMENTS: Final[dict[str, list[dict[int, Any]]]] = {
     ],
     "settle": [{}, {1: "host:1"}],
     "settle_receive": [
-        {}, {1: "1"}, {2: "0"}, {2: "3"}, {2: "5"}, {2: "2"}, {2: "0.5"}, {2: "-1"}, {2: "1001"}, {3: "9000"}, {3: "0"},
-        {3: "1.5"}, {3: "43200001"}, {4: "0"}, {4: "2"}, {4: "3"}, {5: "host:1"},
+        {}, {1: "1"}, {2: "0"}, {2: "3"}, {2: "5"}, {2: "9"}, {2: "2"}, {2: "0.5"}, {2: "-1"}, {2: "1001"}, {3: "9000"},
+        {3: "0"}, {3: "1.5"}, {3: "43200001"}, {4: "0"}, {4: "2"}, {4: "3"}, {5: "host:1"},
     ],
 }  # fmt: skip
 OUTCOMES: Final = [
@@ -490,6 +503,47 @@ def test_flags_are_seen_before_a_large_body_too(drive: Drive, flags: str, others
     else:
         assert reply == b"nothing"
         assert drive.state("lease:N", "unacked") == {}
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("others", [1, 200])
+def test_a_tombstone_of_another_message_leaves_a_receive_the_short_way(
+    drive: Drive, grouped: bool, count: int, others: int
+) -> None:
+    """A cancelled message that is never read does not make each receive of its queue dearer."""
+    put(drive, *[f"g{each}:m{each}" if grouped else f"m{each}" for each in range(20)])
+    drive.redis.zadd(drive.keys.cancelled, {f"other{n}": NOW + 9999 for n in range(others)})
+    sha = drive.redis.script_load(only_short("settle_receive"))
+
+    def receive(lease: str) -> Any:
+        keys = drive.standard_keys(lease)
+        words = arguments("settle_receive", {2: str(count)}, 0, [])
+        return drive.redis.evalsha(sha, len(keys), *keys, *words)
+
+    assert len(receive("N")[8]) == count
+    put(drive, "h:last" if grouped else "last")
+    next_one = "m1" if count == 1 else "last"
+    drive.redis.zadd(drive.keys.cancelled, {next_one: NOW + 9999})
+    assert receive("O") == b"nothing"
+    received = {each.split()[1] for each in drive.receive("O", 20).items}
+    assert received == (
+        {f"m{each}".encode() for each in range(2, 20)} | {b"last"} if count == 1 else set()
+    )
+    assert drive.stats("cancelled", "stored") == {"cancelled": 1, "stored": 20}
+
+
+@pytest.mark.parametrize("cancelled", [[], ["other"]])
+def test_nothing_is_delivered_where_dead_letters_cannot_be_written(
+    drive: Drive, cancelled: list[str]
+) -> None:
+    """Its messages would be received again and again: none could ever be buried."""
+    drive.send("one")
+    drive.redis.set(drive.keys.dead, "other")
+    for name in cancelled:
+        drive.redis.zadd(drive.keys.cancelled, {name: NOW + 9999})
+    with pytest.raises(BrokenQueueError, match="dead"):
+        drive.receive("N", 1)
 
 
 @pytest.mark.parametrize("count", [1, 3])

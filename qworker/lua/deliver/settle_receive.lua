@@ -25,6 +25,7 @@
 --- include lib/group_records.lua
 --- include lib/even_records.lua
 --- include lib/even_turns.lua
+--- include lib/tombstones.lua
 do
 --- include lib/lone_journal.lua
 --- include lib/lone_acks.lua
@@ -49,7 +50,6 @@ end
 --- include lib/outbox.lua
 --- include lib/ends.lua
 --- include lib/requeue.lua
---- include lib/tombstones.lua
 --- include lib/lease.lua
 --- include lib/stamp.lua
 --- include lib/rights.lua

@@ -1,5 +1,6 @@
 -- The short way to receive and to ack, see lib/lone_acks.lua: for a queue with no attributes but its visibility, priorities,
--- journal and groups (see lib/lone_turns.lua), no waiting suspect and no tombstone. Returns nil for any other.
+-- journal and groups (see lib/lone_turns.lua), no waiting suspect, and no cancelled message among the next. Returns nil for any
+-- other.
 local function settle_receive_short()
   local redis, KEYS, ARGV = redis, KEYS, ARGV -- globals are looked up at each use
   local ready, deadlines, wake, dead, meta, stats = KEYS[1], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17]
@@ -26,9 +27,14 @@ local function settle_receive_short()
     there = redis.call('EXISTS', meta, wake, wake, dead, dead, dead, dead, suspect, suspect, suspect, suspect,
       cancelled, cancelled, cancelled, cancelled, key, key, key, key)
   end
-  -- If dead letters cannot be written, nothing is delivered.
-  if there > 3 and (redis.call('EXISTS', suspect, cancelled, key) > 0 or redis.call('TYPE', dead).ok ~= 'stream') then return nil end
-  local visibility_ms, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, false, 'SHORT'
+  local visibility_ms, tombstones, levels, lists, book, groups, word = ARGV[4], nil, nil, nil, nil, false, 'SHORT'
+  if there > 3 then
+    if redis.call('EXISTS', suspect, key) > 0 then return nil end
+    -- If dead letters cannot be written, nothing is delivered.
+    local letters, stones = redis.call('TYPE', dead).ok, redis.call('TYPE', cancelled).ok
+    if letters ~= 'stream' and letters ~= 'none' or stones ~= 'zset' and stones ~= 'none' then return nil end
+    tombstones = stones == 'zset'
+  end
   if there % 2 == 1 then
     local set = redis.pcall('HMGET', meta, 'paused', 'journal', 'levels', 'visibility_ms', 'groups')
     if set.err or set[1] then return nil end
@@ -80,6 +86,7 @@ local function settle_receive_short()
     end
     left = left - number
   end
+  if tombstones and item and marked_in(items or { item }, cancelled) then return nil end
   -- One acked message makes room for the next: its lease gets the new name and item. Otherwise leases are looked at first.
   local room, ids = item and not items and not acks and leases == 1 and KEYS[21], nil
   if room then

@@ -70,7 +70,7 @@ local function read_level(number, batch, count, to, now, amounts)
     local chunk = redis.call('LRANGE', ready(number), seen,
       seen + math.min(chunk_size(seen, batch.bytes - before, MAX_BYTES - batch.bytes), count - batch.number) - 1)
     if #chunk == 0 then break end
-    local marked = batch.tombstones and marked_in(chunk, batch.tombstones) or NONE
+    local marked = batch.tombstones and marked_in(chunk, cancelled) or NONE
     for i = 1, #chunk do
       local item = chunk[i]
       if batch.bytes > 0 and batch.bytes + #item > MAX_BYTES then
@@ -124,7 +124,7 @@ local function receive(request, attributes, levels, now, amounts)
     redis.call('HDEL', meta, 'paused', 'limited_ms')
   end
   local first_lease = redis.call('ZCARD', unacked) == 0
-  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = read_tombstones() }
+  local batch = { items = {}, heads = {}, number = 0, bytes = 0, tombstones = redis.call('EXISTS', cancelled) == 1 }
   local to, cut, members = places(levels), {}, nil
   local lone = request.suspects == 2 and next_suspect(now)
   if not lone then
@@ -147,7 +147,7 @@ local function receive(request, attributes, levels, now, amounts)
   end
   local from_suspect = 0
   if lone then
-    take(lone, nil, batch.tombstones ~= nil, batch, to, now, amounts)
+    take(lone, nil, batch.tombstones, batch, to, now, amounts)
     from_suspect = 1
   end
   local deadline = now + request.visibility_ms

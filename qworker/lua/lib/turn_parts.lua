@@ -141,7 +141,7 @@ end
 
 -- The usual way, see lib/even_turns.lua. Returns what `write` needs; nil, with nothing changed, if this call needs the other way.
 function turns.take_each(it, batch, bounds, now)
-  if bounds.count == 0 or book.all or batch.tombstones or not it.are_unlimited() then return nil end
+  if bounds.count == 0 or book.all or not it.are_unlimited() then return nil end
   local even = even_turns(it.states, it.turns, it.slots, it.stored)
   local line, FIRST_SEAT = it.turns, 4503599627370496 -- see lib/group_members.lua
   local standing = redis.call('ZCARD', line)
@@ -149,7 +149,7 @@ function turns.take_each(it, batch, bounds, now)
   if standing < bounds.count and redis.call('ZCOUNT', delayed, FIRST_SEAT, '+inf') > standing then return nil end
   local function may_take(item) return not over(header(item), now) end
   local turn = even.read(it.tags().queue, standing, bounds.count, bounds.bytes, may_take)
-  if not turn then return nil end
+  if not turn or batch.tombstones and marked_in(turn.items, cancelled) then return nil end
   for _, item in ipairs(turn.flagged) do start_unique(header(item)) end
   for i = 1, next(it.records) and #turn.names or 0 do it.records[turn.names[i]] = nil end -- as they were before
   batch.items, batch.heads, batch.number, batch.bytes = turn.items, turn.items, #turn.items, turn.bytes

@@ -21,7 +21,7 @@ function turns.take(batch, bounds, waiting, read_plain, now, amounts)
   local gone, left, emptied = taken.gone, taken.left, taken.emptied
   local tags, records, window_end = it.tags(), it.records, 0
   local unlimited = it.are_unlimited()
-  local tombstones, spare = batch.tombstones ~= nil, 0 -- how many stand in line beyond those that the batch needs
+  local tombstones, spare = batch.tombstones, 0 -- how many stand in line beyond those that the batch needs
 
   -- Let the next `most` of all that may run stand in line: later ones have larger tags.
   local function widen(most)

@@ -39,7 +39,7 @@ if not now or not limit then return { 'ARG', 'limit' } end
 
 open_journal(attributes.journal, now)
 local amounts, to = { promoted = 0, stored = 0 }, places({ 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 })
-local tombstones = read_tombstones()
+local tombstones = redis.call('EXISTS', cancelled) == 1
 local seen, ended, bytes, used = 0, 0, 0, {}
 local members, placed = {}, 0
 local first_due
@@ -56,7 +56,7 @@ end
 while seen < limit and bytes < MAX_BYTES do
   local chunk = read_due()
   if #chunk == 0 then break end
-  local marked = tombstones and marked_in(chunk, tombstones)
+  local marked = tombstones and marked_in(chunk, cancelled)
   for i = 1, #chunk do
     local item = chunk[i]
     if bytes >= MAX_BYTES then break end
