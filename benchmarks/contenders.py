@@ -13,7 +13,17 @@ from benchmarks.peers.contest import WARM_UP, acking, life, rivals
 from benchmarks.rounds import Samples
 from benchmarks.stand import PAD, Plan, Stand, wait_until
 
-__all__ = ["BODY", "Command", "Contender", "bare", "of_ours", "of_peers", "spent", "to_peers"]
+__all__ = [
+    "BODY",
+    "CANCELLED",
+    "Command",
+    "Contender",
+    "bare",
+    "of_ours",
+    "of_peers",
+    "spent",
+    "to_peers",
+]
 
 #: A command of Redis, in words.
 Command = tuple[str | bytes | int, ...]
@@ -25,13 +35,16 @@ _MEASURES = (
     ("round_trips", "round trips", "/message"),
     ("commands", "commands", "/message"),
 )
+#: A contender whose queue has the tombstone of another message.
+CANCELLED = "qworker, beside a tombstone"
 #: The body of each message, as bare commands store it.
 BODY = app.tasks["noop"].signature.encode((1, PAD), {})
 
 
-def of_ours(messages: int, batch: int) -> dict[str, float]:
+def of_ours(messages: int, batch: int, *, cancelled: int = 0) -> dict[str, float]:
     """Send `batch` messages a call while a worker of one process is frozen, then let it receive as many at a time.
 
+    So many messages that are not in the queue were cancelled before: their tombstones stay.
     Returns what the server spent on each message: `cpu_us`, `round_trips`, `commands`.
     """
     with Stand() as stand:
@@ -41,6 +54,8 @@ def of_ours(messages: int, batch: int) -> dict[str, float]:
         with stand.qworker(*words) as worker:
             _send(WARM_UP, batch)
             wait_until(lambda: not stand.stored(queue))
+            for number in range(cancelled):
+                queue.cancel(f"other{number}")
             worker.signal(signal.SIGSTOP)
             before = stand.spent()
             _send(messages, batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.contenders import BODY, bare, of_ours, of_peers, spent, to_peers
+from benchmarks.contenders import BODY, CANCELLED, bare, of_ours, of_peers, spent, to_peers
 from benchmarks.figures import Figure, at_most, gave_up, ratio
 from benchmarks.rounds import interleave
 from benchmarks.stand import Plan
@@ -21,6 +21,7 @@ def lone(plan: Plan) -> list[Figure]:
     """Measure CPU, socket reads and commands of the server per message, beside three bare commands a message."""
     contenders = {
         _OURS: lambda: of_ours(plan.messages, 1),
+        CANCELLED: lambda: of_ours(plan.messages, 1, cancelled=1),
         _FLOOR: lambda: bare(plan.messages, 1, _SEND, _WORK),
         **of_peers(plan),
     }
@@ -30,5 +31,9 @@ def lone(plan: Plan) -> list[Figure]:
         figures += spent("lone", samples, contender, _GOALS if contender == _OURS else {})
     ours, floor = samples.of(_OURS, "cpu_us"), samples.of(_FLOOR, "cpu_us")
     figures.append(ratio("lone", "server CPU to three bare commands", ours, floor, at_most(1.6)))
+    beside = samples.of(CANCELLED, "cpu_us")
+    figures.append(
+        ratio("lone", "server CPU beside a tombstone to none", beside, ours, at_most(1.15))
+    )
     figures += to_peers("lone", plan, samples, _OURS, best=at_most(2), others=at_most(1))
     return [*figures, *gave_up("lone", samples.gave_up)]

@@ -52,6 +52,8 @@ def _rows(name: str, messages: int) -> dict[str, dict[str, object]]:
 def test_cost_counts_round_trips_of_a_whole_life() -> None:
     rows = _rows("cost", 2000)
     assert 0.02 <= rows["qworker: round trips"]["value"] < 0.1
+    beside, alone = (rows[f"qworker{of}: commands"]["value"] for of in (", beside a tombstone", ""))
+    assert alone < beside < alone + 0.1
     assert rows["LPUSH + RPOP, pipelines of 100: commands"]["value"] == pytest.approx(2, abs=0.1)
 
 
