@@ -202,7 +202,8 @@ def _spent_us(stand: Stand, commands: Sequence[Command[Any]]) -> float:
 
 def _asleep(plan: Plan) -> dict[str, float]:
     """Let runs fall asleep after two steps; returns the bytes of each."""
-    app, sleepers = flows.app, max(100, plan.messages // 10)
+    # Of fewer, tables of keys that grow or shrink take more than the runs.
+    app, sleepers = flows.app, max(1000, plan.messages // 10)
     with Stand() as stand:
         path = stand.directory / "marks"
         Marks.create(path, sleepers)
