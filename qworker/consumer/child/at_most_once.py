@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from qworker.consumer.board.states import Mark
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.receive.fetch import Fetcher
     from qworker.consumer.child.settle.ack_buffer import AckBuffer
     from qworker.consumer.child.settle.stats import HandlerStats
+    from qworker.engine.command import Command
 
 __all__ = ["AckFirst", "is_at_most_once"]
 
@@ -68,11 +70,13 @@ class AckFirst:
                 lost.add(id(call))
                 for delivery in deliveries:
                     self._ack_buffer.give_back(delivery)
-        begun = [self._begin(deliveries) for deliveries in by_lease.values()]
         # In the same trip as calls already in flight.
-        self._fetcher.take_all()
-        for deliveries in begun:
-            self._finish(deliveries)
+        self._fetcher.call(
+            [
+                (self._command(deliveries), partial(self._finish, deliveries))
+                for deliveries in by_lease.values()
+            ]
+        )
         for call in calls:
             deliveries = call if isinstance(call, list) else [call]
             if id(call) in lost:
@@ -96,7 +100,7 @@ class AckFirst:
         self._marks[delivery.mark_at] = Mark.UNSTARTED
         return True
 
-    def _begin(self, deliveries: list[Delivery]) -> list[Delivery]:
+    def _command(self, deliveries: list[Delivery]) -> Command[Settled]:
         lease = deliveries[0].lease
         self._stats.learn(lease)
         outcomes = Outcomes(lease.id)
@@ -108,8 +112,7 @@ class AckFirst:
         if lease.journal:
             outcomes.groups = acked_unstarted(deliveries)
         lease.partly = True
-        self._connection.begin(settle(lease.queue.keys, [outcomes], caller=self._ack_buffer.caller))
-        return deliveries
+        return settle(lease.queue.keys, [outcomes], caller=self._ack_buffer.caller)
 
     def _finish(self, deliveries: Sequence[Delivery]) -> None:
         try:

@@ -257,7 +257,7 @@ def test_a_lease_that_a_receive_in_doubt_makes_later_is_given_back_too(
         def answer() -> None:
             returns.answered(queue)
             returns.begin()
-            fetcher.take_all()
+            fetcher._pipeline.take_all()
 
         returns.in_doubt(queue, late)
         answer()
@@ -342,7 +342,7 @@ def test_a_lease_recalled_before_its_reply_goes_back_at_once(app: QWorker) -> No
                 child.board.leases.recall(pending.slot)
             receiver.take(connection, pending)
             receiver.returns.begin()
-            fetcher.take_all()
+            fetcher._pipeline.take_all()
             assert len(receiver.take_arrived()) == (0 if recalled else 2)
             assert default.inspect().ready == (2 if recalled else 0)
     assert history_of(default)["released"] == 2

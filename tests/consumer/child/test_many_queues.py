@@ -198,6 +198,29 @@ def test_a_glance_that_is_refused_is_followed_by_a_poll(
 
 
 @pytest.mark.slow
+def test_a_glance_on_its_way_takes_no_reply_of_an_ack_before_a_start(
+    app: QWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While at-most-once messages are acked, glances find messages of another queue and are followed by polls."""
+    monkeypatch.setattr(PollSchedule, "due_in", lambda *_, **__: 0.0)
+    started: list[str] = []
+    names(app, started)
+    keys = QueueKeys(app.namespace, "q250")
+
+    with redis_of(app) as redis:
+
+        @app.task(queue="once", at_most_once=True)
+        def once(number: int) -> None:
+            redis.rpush(keys.ready[0], '{"task": "q250", "args": ["q250"]}')
+            started.append(f"once {number}")
+
+        once.send_many(once.call(number) for number in range(20))
+        with running(app, max_batch=1):
+            until(lambda: len(started) == 40, HEARD_S)
+    assert sorted(started) == sorted([*["q250"] * 20, *(f"once {number}" for number in range(20))])
+
+
+@pytest.mark.slow
 def test_slices_cover_all_queues(app: QWorker) -> None:
     """After ten rounds each was polled once, whatever their number."""
     names(app, [])

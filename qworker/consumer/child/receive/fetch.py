@@ -8,10 +8,10 @@ keeps a child from its last queue.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qworker.consumer.child.receive.doorbells import Doorbell, Doorbells
     from qworker.consumer.child.settle.ack_buffer import AckBuffer
     from qworker.consumer.child.settle.outcomes import InFlightOutcomes
+    from qworker.engine.command import Command
     from qworker.wire.ids import IdSource
 
 __all__ = ["FetchOptions", "Fetcher"]
@@ -225,9 +226,11 @@ class Fetcher:
         self._pipeline.take_arrived()
         self.settle()
 
-    def take_all(self) -> None:
-        """Read the replies of all calls in flight, however long that takes. Raises `Abandoned`."""
-        self._pipeline.take_all()
+    def call(self, calls: Sequence[tuple[Command[Any], Callable[[], object]]]) -> None:
+        """Make calls, each with the function that reads its reply, and wait for their replies. Raises `Abandoned`."""
+        for command, finish in calls:
+            self._pipeline.begin(command, finish)
+        self._pipeline.take_begun()
 
     def _begin(self, receive: PlannedReceive, bell: Doorbell | None = None) -> None:
         """Begin a receive; `bell`: the one that rang for it."""
@@ -254,9 +257,9 @@ class Fetcher:
     def end(self) -> None:
         """Cut the waits off and read the replies of all calls in flight. Raises `Abandoned`."""
         self._has_cut_waits = self.doorbells.close()
-        self.take_all()
+        self._pipeline.take_all()
         self.receiver.returns.begin_all()
-        self.take_all()
+        self._pipeline.take_all()
 
     def ring(self) -> None:
         """Ring for other children after `end`: a token on its way to a wait that was cut off is lost.

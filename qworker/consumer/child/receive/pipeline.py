@@ -69,8 +69,14 @@ class Pipeline:
         arrived = self.connection.has_reply()
         self.take({self.connection.fileno()} if arrived else set())
 
+    def take_begun(self) -> None:
+        """Read the replies of all calls begun so far, however long that takes. Raises `Abandoned`."""
+        # A reply may begin another call (a glance, a poll), which is not waited for.
+        for _ in range(len(self._calls)):
+            self._finish_first()
+
     def take_all(self) -> None:
-        """Read all replies, however long that takes. Raises `Abandoned`."""
+        """Read all replies, also of calls that they begin, however long that takes. Raises `Abandoned`."""
         while self._calls:
             self._finish_first()
 
