@@ -74,6 +74,20 @@ def test_an_idle_worker_starts_a_message_of_each_queue_in_time(
 
 
 @pytest.mark.slow
+def test_the_first_messages_of_many_queues_share_their_trips(
+    server: Server, namespace: str
+) -> None:
+    """A new worker with one slot takes several once its first handlers were fast, whatever their queue."""
+    with crowd(server, namespace, queues=40, rtt_ms=20) as some:
+
+        def first_s() -> float:
+            with some.worker():
+                return some.served_s(*range(40))
+
+        keep_within(some.rtt_s * 20, first_s)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("queues", "rtt_ms", "weights"),
     [

@@ -25,7 +25,7 @@ from qworker.consumer.child.handlers.preparation import Preparer
 from qworker.consumer.child.handlers.runner import Runner
 from qworker.consumer.child.handlers.threads import Threads
 from qworker.consumer.child.handlers.unrunnable import Patience
-from qworker.consumer.child.leases.batch_size import MAX_BATCH, QueueState
+from qworker.consumer.child.leases.batch_size import MAX_BATCH, Pace, QueueState
 from qworker.consumer.child.leases.board_slots import ChildLeases
 from qworker.consumer.child.loop import Broker, BrokerOptions
 from qworker.consumer.child.notifier import Waker
@@ -158,6 +158,7 @@ def _queue_states(
     groups = dict.fromkeys(shards_of, 0)
     for task in tasks.values():
         groups[task.queue] = max(groups[task.queue], task.task_options.batch or 0)
+    common = Pace()
     return [
         QueueState(
             shard,
@@ -166,6 +167,7 @@ def _queue_states(
             visibility_s=(config.visibility_ms or settings[shard.name].visibility_ms) / 1000,
             max_batch=config.max_batch or MAX_BATCH,
             group=groups[shard.name],
+            common=common,
         )
         for index, shard in enumerate(keys)
     ]

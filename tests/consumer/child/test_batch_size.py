@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from qworker.consumer.child.leases.batch_size import QueueState
+from qworker.consumer.child.leases.batch_size import Pace, QueueState
 from qworker.wire.keys import QueueKeys
 from tests.tables import each
 
 
-def pace(mean_s: float | None = None, **given: float) -> QueueState:
+def pace(mean_s: float | None = None, **given: Any) -> QueueState:
     given.setdefault("visibility_s", 30.0)
-    made = QueueState(QueueKeys("n", "q"), 0, **given)  # type: ignore[arg-type]
+    made = QueueState(QueueKeys("n", "q"), 0, **given)
     if mean_s is not None:
         made.learn(mean_s, 1)
     return made
@@ -46,11 +48,11 @@ def test_slower_is_believed_at_once_and_faster_by_and_by() -> None:
     """A batch that took much longer than thought counts in full; a faster one moves the mean by its share."""
     queue = pace(10e-6)
     queue.learn(1.0, 1)
-    assert queue.mean_s == 1.0
+    assert queue.pace.mean_s == 1.0
     queue.learn(10e-6, 1)
-    assert queue.mean_s == pytest.approx(0.7, abs=0.01)
+    assert queue.pace.mean_s == pytest.approx(0.7, abs=0.01)
     queue.learn(0.0, 0)
-    assert queue.mean_s == pytest.approx(0.7, abs=0.01)
+    assert queue.pace.mean_s == pytest.approx(0.7, abs=0.01)
 
 
 @each(
@@ -72,6 +74,31 @@ def test_the_batch_depends_on_the_messages_held(
 ) -> None:
     """One batch may wait beside the running one; slow messages are asked for only when a handler is free."""
     assert pace(mean_s).want(busy, slots, 1) == pytest.approx(want, abs=1 if want > 1 else 0)
+
+
+@each(
+    "others_s, busy, slots, want",
+    [
+        (1e-3, 0, 1, 1),  # one, whatever the others' pace
+        (1e-3, 1, 1, 1),  # and one beside theirs
+        (1e-3, 50, 1, 1),
+        (1e-3, 51, 1, 0),  # as long as they last 50 ms
+        (0.02, 2, 1, 1),
+        (0.02, 3, 1, 0),
+        (0.04, 1, 1, 0),
+        (1.0, 1, 1, 0),
+        (1e-3, 100, 100, 1),
+    ],
+)
+def test_a_queue_of_unknown_pace_is_judged_by_the_others(
+    others_s: float, busy: int, slots: int, want: int
+) -> None:
+    """A child takes one message of it beside those of other queues, if the messages of all are fast."""
+    common = Pace()
+    known, unknown = pace(common=common), pace(common=common)
+    known.learn(others_s, 1)
+    assert unknown.batch(slots) == 0
+    assert unknown.want(busy, slots, 1) == want
 
 
 def test_of_a_short_queue_each_child_takes_its_share() -> None:

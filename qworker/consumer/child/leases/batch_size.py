@@ -3,6 +3,10 @@
 Large batches make cheap messages cheap; small ones leave slow messages to others, and little behind a slow handler.
 Groups take turns when their messages are received, so what a child has received stands before all turns: of a queue
 with groups it is what lasts half as long as a handler, or 5 ms, or three trips.
+
+Of a queue whose pace is unknown a child takes one message for each free handler. If none is free it takes one, as long
+as what it holds takes less than a batch's time at the pace of all its queues: the first messages of many queues share a
+trip.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from qworker.consumer.child.leases.server_clock import ServerClock
 if TYPE_CHECKING:
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["MAX_BATCH", "QueueState"]
+__all__ = ["MAX_BATCH", "Pace", "QueueState"]
 
 MAX_BATCH: Final = 1000
 _BATCH_S: Final = 0.05
@@ -33,11 +37,29 @@ _RECENT: Final = 50
 _MEMORY: Final = 0.7
 
 
+class Pace:
+    """How long a message takes: a mean that follows the newest ones; None before the first."""
+
+    def __init__(self) -> None:
+        self.mean_s: float | None = None
+
+    def learn(self, seconds: float, messages: int) -> None:
+        """Add the running time of some messages, at least one, to the mean."""
+        newest_s = seconds / messages
+        known_s = self.mean_s
+        if known_s is None or newest_s > 4 * known_s:
+            # Much slower than expected: believed at once, because taking too many costs most.
+            self.mean_s = newest_s
+        else:
+            self.mean_s = _MEMORY * known_s + (1 - _MEMORY) * newest_s
+
+
 class QueueState:
     """A shard that a child receives from, and what the child has learned about it.
 
     `name` is that of the queue, `shard` that of the shard (`emails/3`), `index` its number on the board. `group`:
-    messages that one call of its largest batch handler takes, 0 without batch handlers.
+    messages that one call of its largest batch handler takes, 0 without batch handlers. `common`: the pace of all
+    queues of the child.
     """
 
     def __init__(
@@ -49,6 +71,7 @@ class QueueState:
         weight: float = 1.0,
         max_batch: int = MAX_BATCH,
         group: int = 0,
+        common: Pace | None = None,
     ) -> None:
         self.keys = keys
         self.name = keys.name
@@ -58,7 +81,7 @@ class QueueState:
         self.visibility_s = visibility_s
         self.max_batch = max_batch
         self.group = group
-        self.mean_s: float | None = None
+        self.pace, self._common = Pace(), common or Pace()
         #: In a child with both sync and async handlers: the numbers of the executors that its messages may go to, how
         #: many of them may run there at a time, and how many do now. Slots 0: every executor of the child.
         self.executors: tuple[int, ...] = ()
@@ -80,27 +103,26 @@ class QueueState:
         self._shortest_s, self._trips = math.inf, 0
 
     def learn(self, seconds: float, messages: int) -> None:
-        """Add the running time of some messages to the mean."""
+        """Add the running time of some messages to the pace of the queue, and to that of all."""
         if messages:
-            newest_s = seconds / messages
-            known_s = self.mean_s
-            if known_s is None or newest_s > 4 * known_s:
-                # Much slower than expected: believed at once, because taking too many costs most.
-                self.mean_s = newest_s
-            else:
-                self.mean_s = _MEMORY * known_s + (1 - _MEMORY) * newest_s
+            self.pace.learn(seconds, messages)
+            self._common.learn(seconds, messages)
 
     def batch(self, slots: int) -> int:
         """Messages that `slots` handlers finish in a batch's time; 0 if one takes longer or the pace is unknown."""
-        if self.mean_s is None:
+        return self._batch_at(self.pace, slots)
+
+    def _batch_at(self, pace: Pace, slots: int) -> int:
+        mean_s = pace.mean_s
+        if mean_s is None:
             return 0
         wanted_s = min(_BATCH_S, self.visibility_s / 4)
         if self.has_groups:
             trips_s = _TURN_TRIPS * (self.trip_s or 0.0)
-            wanted_s = min(wanted_s, max(_TURN_S, trips_s, self.mean_s / 2))
-        batch = min(self.max_batch, int(slots * wanted_s / max(self.mean_s, 1e-7)))
+            wanted_s = min(wanted_s, max(_TURN_S, trips_s, mean_s / 2))
+        batch = min(self.max_batch, int(slots * wanted_s / max(mean_s, 1e-7)))
         if slots == 1 and 1 < batch <= _FEW and self.trip_s is not None:
-            return 1 if self.trip_s * _TRIPS < self.mean_s else batch
+            return 1 if self.trip_s * _TRIPS < mean_s else batch
         return batch
 
     def note_trip(self, seconds: float, *, waited: bool = False) -> None:
@@ -128,6 +150,7 @@ class QueueState:
         if self.slots:
             slots, busy = self.slots, self.busy
         batch = self.batch(slots)
+        beside = batch if self.pace.mean_s is not None else self._batch_at(self._common, slots)
         free = slots - busy
         if self.group:
             # While all handlers are busy the next batch is collected only if they end soon.
@@ -136,11 +159,11 @@ class QueueState:
             return min(max(self.group * max(free, 1) - collected, 1), self.max_batch)
         if self.has_groups:
             # The one batch that waits is filled up as it runs.
-            ahead = batch if batch > 1 else 0
-            wanted = free + ahead
-            if wanted < max(1, ahead * _TURN_PART):
+            waiting = batch if batch > 1 else 0
+            wanted = free + waiting
+            if wanted < max(1, waiting * _TURN_PART):
                 return 0
-        elif free <= 0 and (batch < 2 or busy > batch):
+        elif free <= 0 and (beside < 2 or busy > beside):
             return 0
         else:
             wanted = max(free, batch, 1)
