@@ -60,7 +60,8 @@ def pause(session: Session, task: str) -> Output:
     """Pause a task: workers start no call of it until it is resumed. Running calls finish.
 
     Workers follow within 2 seconds. Messages of the task stay in their queue, uncounted: each is tried again after 2
-    seconds to a minute, so that other tasks of the queue are served. To pause a whole queue: qworker queue pause.
+    seconds to a minute, so that other tasks of the queue are served. They may come back in another order, except
+    those of an ordered group. To pause a whole queue: qworker queue pause.
     """
     from qworker.client.namespace.paused_tasks import pause_task
     from qworker.errors import InvalidOptionError
@@ -86,7 +87,7 @@ def pause(session: Session, task: str) -> Output:
 @json_option
 @click.pass_obj
 def resume(session: Session, task: str) -> Output:
-    """Resume a paused task; its messages are received within about a minute."""
+    """Resume a paused task; its messages are received within about a minute, not always in their old order."""
     from qworker.client.namespace.paused_tasks import read_paused_tasks, resume_task
     from qworker.errors import InvalidOptionError
 

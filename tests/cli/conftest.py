@@ -29,6 +29,7 @@ from qworker.client.queue import Queue
 from qworker.engine.attributes import configure
 from qworker.engine.options import QueueAttributes
 from qworker.engine.raw import raw
+from qworker.engine.settle import Outcomes, settle
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.codec import encode_call
@@ -89,6 +90,15 @@ class Shop:
         queue.send_many([encode_call(task, [1], {})] * len(errors))
         for message, error in zip(queue.receive(len(errors)), errors, strict=True):
             queue.bury(message, error=error)
+
+    def rate_limit(self, name: str = "emails", group: str | None = None) -> None:
+        """Let a queue wait for a minute, or a group of it, as if a handler had raised `RateLimited`."""
+        queue = self.queue(name)
+        queue.send("limited", group=group)
+        (message,) = queue.receive(1)
+        asked = Outcomes(message.receipt.lease_id)
+        asked.limit("0", 60_000)
+        self.client.execute(settle(queue.keys, [asked]))
 
     def configure(self, name: str = "emails", **attributes: Any) -> None:
         """Set these attributes and no others."""

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from qworker.engine.raw import raw
-from qworker.engine.settle import Outcomes, settle
 from qworker.errors import InvalidOptionError
 from tests.cli.conftest import table
 
@@ -101,14 +100,11 @@ def test_a_queue_that_waits_as_a_whole_is_named_beside_its_groups(run, shop):
     """It is paused, or a handler raised RateLimited; otherwise its groups tell all there is to say."""
     queue = shop.queue("crm")
     queue.set_limit("a", concurrency=1)
-    queue.send("1")
-    (message,) = queue.receive(1)
-    queue.send("2", group="a")
+    queue.send("1", group="a")
+    queue.receive(1)
     verbs = (("limit", "groups", "crm"), ("limit", "show", "crm"))
     assert [run(*verb).err for verb in verbs] == ["", ""]
-    asked = Outcomes(message.receipt.lease_id)
-    asked.limit("0", 60_000)
-    shop.client.execute(settle(queue.keys, [asked]))
+    shop.rate_limit("crm")
     for verb in verbs:
         assert re.search(
             "crm waits for (5[0-9]s|1m00s) more, since a handler raised", run(*verb).err
@@ -126,11 +122,7 @@ def test_a_queue_that_waits_as_a_whole_is_named_beside_its_groups(run, shop):
 def test_the_wait_of_a_group_is_seen_and_ended(run, shop):
     """By the name that the list of groups shows; a second time there is nothing to end."""
     queue = shop.queue("crm")
-    queue.send("1", group="acme/ann")
-    (message,) = queue.receive(1)
-    asked = Outcomes(message.receipt.lease_id)
-    asked.limit("0", 60_000)
-    shop.client.execute(settle(queue.keys, [asked]))
+    shop.rate_limit("crm", "acme/ann")
     listed = run("limit", "groups", "crm")
     assert "a handler's RateLimited" in listed.out
     assert "qworker limit resume crm acme/ann" in listed.err

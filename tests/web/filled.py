@@ -43,6 +43,7 @@ def fill(shop: Shop) -> list[str]:
     shop.queue("held").hold(held)
     [unacked] = shop.send("busy")
     shop.queue("busy").receive(1)
+    shop.rate_limit("crm", "acme/ann")
     shop.queue("paused").create()
     shop.queue("paused").pause("all")
     shop.queue().set_limit("acme/*", concurrency=2)
@@ -54,9 +55,10 @@ def fill(shop: Shop) -> list[str]:
         "/", "/queues", "/queues/emails", "/queues/paused", message, f"{message}/{ready}?state=ready",
         f"{message}/{delayed}?state=delayed", f"{message}/{delayed}/cancel", f"{message}/{delayed}/delete",
         f"/queues/held/messages/{held}?state=held", f"/queues/busy/messages/{unacked}?state=unacked",
-        "/queues/emails/groups", "/queues/emails/groups/rm?name=acme/*", "/queues/emails/dead",
-        "/queues/emails/dead/redrive", "/queues/emails/dead/drop", f"/queues/emails/dead/{entry}",
-        f"/queues/emails/dead/edit?entry={entry}", "/workers", "/workers/drain?name=web-1-a", "/worker?name=web-1-a",
+        "/queues/emails/groups", "/queues/emails/groups/rm?name=acme/*", "/queues/crm/groups",
+        "/queues/emails/dead", "/queues/emails/dead/redrive", "/queues/emails/dead/drop",
+        f"/queues/emails/dead/{entry}", f"/queues/emails/dead/edit?entry={entry}",
+        "/workers", "/workers/drain?name=web-1-a", "/worker?name=web-1-a",
         "/schedules", "/schedules/rm?queue=web&name=hourly", "/runs", "/runs/orders/waiting-1",
         "/runs/orders/waiting-1/cancel", "/runs/orders/dead-1", "/calls", f"/calls/web/{started.id}",
         f"/calls/web/{started.id}/abandon", f"/calls/web/{started.id}/cancel", "/find", "/durability",

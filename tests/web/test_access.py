@@ -35,6 +35,7 @@ FORMS = {
     "/queues/{queue}/dead/drop": {"entry": "1-1"},
     "/queues/{queue}/groups/set": {"name": "acme", "concurrency": "5"},
     "/queues/{queue}/groups/rm": {"name": "acme"},
+    "/queues/{queue}/groups/resume": {"name": "acme/ann"},
     "/tasks/pause": {"name": "send_email"},
     "/workers/drain": {"name": "web-1-a"},
 }

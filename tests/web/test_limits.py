@@ -6,7 +6,7 @@ import pytest
 
 from qworker.client.namespace.audit import read_deeds
 from tests.cli.conftest import Shop
-from tests.web.conftest import Browser, text_of
+from tests.web.conftest import Browser, Document, text_of
 
 PAGE = "/queues/emails/groups"
 
@@ -34,6 +34,29 @@ def test_the_largest_groups_come_first_with_what_each_waits_for(
     assert "No message waits or runs in a group" in text_of(
         browser, f"/queues/{other(shop)}/groups"
     )
+
+
+def test_the_wait_that_a_handler_asked_for_is_ended_as_on_the_command_line(
+    browser: Browser, shop: Shop
+) -> None:
+    """The button names the group that waits; a second press says that it does not wait for that."""
+    shop.rate_limit(group="acme/ann")
+    shop.send(number=3, group="bob")
+    [form] = [
+        one for one in Document(browser.get(PAGE).text).all("form") if "/resume" in one["action"]
+    ]
+    assert (form["method"], form["action"]) == ("post", f"{PAGE}/resume")
+    assert "acme/ann 1 0 – a handler's RateLimited, " in text_of(browser, PAGE)
+
+    for outcome in ("resumed", "no handler's RateLimited makes it wait"):
+        moved = browser.post(f"{PAGE}/resume", {"name": "acme/ann"})
+        assert moved.status_code == 303
+        assert outcome in text_of(browser, moved.headers["location"])
+
+    assert f"{PAGE}/resume" not in browser.get(PAGE).text
+    assert len(shop.queue().receive(5)) == 4
+    refused = browser.post(f"{PAGE}/resume", {"name": "acme/*"})
+    assert (refused.status_code, "is not the name of a group" in refused.text) == (400, True)
 
 
 def other(shop: Shop) -> str:

@@ -1,11 +1,11 @@
-"""Set and remove limits of groups."""
+"""Set and remove limits of groups; end the wait that a handler asked of one."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 from urllib.parse import quote
 
-from qworker.client.manage.limits import read_value, remove_limit, set_limit
+from qworker.client.manage.limits import read_value, remove_limit, resume_group, set_limit
 from qworker.web.access import OPERATE
 from qworker.web.actions.action import Action, Doing, Done
 
@@ -28,6 +28,12 @@ def _remove(doing: Doing) -> Done:
     return _done(doing, "limits removed" if removed else "it had no limits")
 
 
+def _resume(doing: Doing) -> Done:
+    ref = doing.namespace.queues.get(doing.queue).ref
+    resumed = doing.namespace.client.run(resume_group(ref, doing.form.get("name", "")))
+    return _done(doing, "resumed" if resumed else "no handler's RateLimited makes it wait")
+
+
 def _done(doing: Doing, outcome: str) -> Done:
     return Done(outcome, f"/queues/{quote(doing.queue)}/groups")
 
@@ -35,4 +41,5 @@ def _done(doing: Doing, outcome: str) -> Done:
 LIMIT_ACTIONS: Final = {
     "/queues/{queue}/groups/set": Action("limit set", OPERATE, _set),
     "/queues/{queue}/groups/rm": Action("limit rm", OPERATE, _remove),
+    "/queues/{queue}/groups/resume": Action("limit resume", OPERATE, _resume),
 }

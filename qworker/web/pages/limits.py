@@ -37,6 +37,8 @@ def groups_and_limits(request: PageRequest) -> Page:
             "name": name,
             "limits": client.run(limits(ref)).items(),
             "groups": [(shown(group.name), group, waits_for(group, now_ms)) for group in found],
+            "resumes": request.access.may("operate")
+            and any(group.reason == "rate_limited" for group in found),
             "grouped": inspection.grouped,
             "read": _READ,
             "listed": _LISTED,
