@@ -195,7 +195,7 @@ def remove(
 def _all(session: Session) -> list[ListedSchedule]:
     from qworker.daemon.schedule_listing import list_schedules
 
-    return list_schedules(session.client, session.namespace)
+    return list_schedules(session.client, session.namespace, session.queues.names())
 
 
 def _find(session: Session, name: str, queue: str | None) -> ListedSchedule:

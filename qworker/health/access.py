@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
     from qworker.client.queue import Queue
     from qworker.client.queue_ref import QueueRef
-    from qworker.errors import BrokenQueueError
+    from qworker.errors import BrokenQueueError, QworkerError
     from qworker.store.url import ServerURL
+    from qworker.wire.shards import Shards
 
 __all__ = ["NamespaceAccess"]
 
@@ -24,6 +25,14 @@ class Queues(Protocol):
     @property
     def unread(self) -> Mapping[str, str]:
         """Why queues are missing in the last partial `inspect`."""
+
+    @property
+    def shards(self) -> Mapping[str, Shards]:
+        """The queues that were last listed, and how they are divided."""
+
+    @property
+    def unlisted(self) -> QworkerError | None:
+        """Why the last list of queues is not from the index."""
 
     def inspect(
         self, names: Iterable[str] | None = None, *, partial: bool = False

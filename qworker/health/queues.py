@@ -9,6 +9,7 @@ from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
 from qworker.client.manage.journal import given_up_bytes
+from qworker.errors import BrokenQueueError, QworkerError
 from qworker.formats import count, size, span
 from qworker.health.calls import check_calls
 from qworker.health.finding import FIX_AWAY, Finding, Status, counted, largest, listed
@@ -20,7 +21,6 @@ from qworker.wire.keys import QueueKeys
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
-    from qworker.errors import BrokenQueueError
     from qworker.health.access import NamespaceAccess
 
 __all__ = ["OVERDUE_S", "check_queues"]
@@ -44,6 +44,8 @@ def check_queues(access: NamespaceAccess, workers: list[Worker] | None) -> Itera
     `workers`: None if unknown.
     """
     inspected = access.queues.inspect(partial=True)
+    if (problem := access.queues.unlisted) is not None:
+        yield _index(problem)
     if missing := access.queues.unread:
         yield Finding(
             "unread",
@@ -81,6 +83,16 @@ def check_queues(access: NamespaceAccess, workers: list[Worker] | None) -> Itera
         yield Finding(
             "queues", Status.OK, f"{count(len(queues))} with {count(ready, 'ready message')} in all"
         )
+
+
+def _index(problem: QworkerError) -> Finding:
+    """Say why the queues were found by their keys."""
+    broken = isinstance(problem, BrokenQueueError)
+    fix = "qworker fsck --repair corrects it; a reaper does so within minutes, unless another program writes there"
+    text = f"the index of queues cannot be used: {problem}; queues were found by their keys instead"
+    return Finding(
+        "index", Status.WARNING if broken else Status.PROBLEM, text, fix if broken else FIX_AWAY
+    )
 
 
 def _broken(inspected: Mapping[str, Inspection | BrokenQueueError]) -> Iterator[Finding]:

@@ -23,7 +23,7 @@ def check_schedules(access: NamespaceAccess, workers: Iterable[Worker]) -> Itera
     from qworker.client.namespace.owners import same_owner
     from qworker.daemon.schedule_listing import list_schedules
 
-    schedules = list_schedules(access.client, access.namespace)
+    schedules = list_schedules(access.client, access.namespace, access.queues.shards)
     running = {worker.described.app for worker in workers if not worker.is_gone}
     now_ms = access.now_ms() if schedules else 0
     for app in sorted({schedule.app for schedule in schedules} - {""}):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from qworker.client.execute.backoff import AWAY
 from qworker.client.execute.single_wait import WatchingClient
-from qworker.client.namespace.queues import existing, named
+from qworker.client.namespace.queues import MAX_ABSENT, existing, listed
 from qworker.client.namespace.scan import find_queues
 from qworker.client.queue import Queue
 from qworker.client.queue_ref import QueueRef
-from qworker.errors import BrokenQueueError
+from qworker.errors import BrokenQueueError, QworkerError
 from qworker.wire.keys import QueueKeys
 from qworker.wire.names import check_queue
 from qworker.wire.shards import Shards
@@ -42,44 +42,45 @@ class SampledQueues:
         self.shards: dict[str, Shards] = {}
         self.inspections: dict[str, Inspection | BrokenQueueError] = {}
         self.unread: dict[str, str] = {}
-        #: Why the index of queues could not be read when they were last listed; '' if it could.
-        self.unlisted = ""
+        #: Why the last list of queues is not from the index.
+        self.unlisted: QworkerError | None = None
         self._scan_s = 0.0
 
     def list(self) -> dict[str, Shards]:
-        """List the queues that have keys, sorted by name. Raises `ServerError`."""
-        return dict(sorted(self.look_up(self.names()).items()))
-
-    def names(self) -> Sequence[str]:
-        """Return the names in the index, with or without keys. Raises `ServerError`.
+        """List the queues that have keys, sorted by name. Raises `ServerError`.
 
         If the index is broken, or its node of a Cluster is away, the queues that are known, and those that a scan of
         the keys finds once a minute.
         """
+        self.unlisted = None
         try:
-            names = self._client.run(named(self._namespace))
-            self.unlisted = ""
+            found = self._client.run(listed(self._namespace, most_absent=MAX_ABSENT))
         except (*AWAY, BrokenQueueError) as error:
             if not isinstance(error, BrokenQueueError) and not self._client.factory.clustered:
                 raise
-            self.unlisted = str(error)
-            names = [*self.shards]
+            self.unlisted = error
+            found = self.look_up([*self.shards])
             if time.monotonic() >= self._scan_s:
-                found = find_queues(self._client, self._namespace, _SCANS, lambda line: None)
-                names = [*dict.fromkeys([*names, *found])]
+                names = find_queues(self._client, self._namespace, _SCANS, lambda line: None)
+                found |= self.look_up([name for name in names if name not in found])
                 self._scan_s = time.monotonic() + _SCAN_AGAIN_S
-        return names
+        else:
+            self._keep_known(found)
+        return dict(sorted(found.items()))
 
     def look_up(self, names: Iterable[str]) -> dict[str, Shards]:
         """Return those of some queues that have keys, and how they are divided."""
         found = self._client.run(existing(self._namespace, [*names]))
+        self._keep_known(found)
+        return found
+
+    def _keep_known(self, found: dict[str, Shards]) -> None:
+        """Keep what is known of queues whose node is away: they count as not divided."""
         if self._client.factory.clustered:
             for name, shards in found.items():
-                # A queue whose node is away counts as one that is not divided.
                 known = self.shards.get(name)
                 if known is not None and not shards.epoch and self.node_away(name):
                     found[name] = known
-        return found
 
     @property
     def away(self) -> bool:

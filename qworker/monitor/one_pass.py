@@ -138,7 +138,7 @@ class Pass:
         namespace = self._namespace
         now_ms = namespace.now_ms()
         unlisted = namespace.queues.unlisted
-        unknown = {"queues": unlisted} if unlisted else {}
+        unknown = {"queues": str(unlisted)} if unlisted else {}
         return replace(
             sample,
             now_ms=now_ms,

@@ -174,7 +174,7 @@ class Readings:
             )
 
         self.schedules: SharedReading[list[ListedSchedule]] = kept(
-            lambda: list_schedules(client, name, queues.names())
+            lambda: list_schedules(client, name, [*queues.list()])
         )
         self.paused_tasks: SharedReading[dict[str, int]] = kept(
             lambda: read_paused_tasks(client.execute, name)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qworker.client.inspect.peek import Inspection
     from qworker.client.queue import Queue
     from qworker.client.queue_ref import QueueRef
-    from qworker.errors import BrokenQueueError, InvalidError
+    from qworker.errors import BrokenQueueError, InvalidError, QworkerError
     from qworker.store.nodes import Address
     from qworker.wire.shards import Shards
 
@@ -35,10 +35,12 @@ class Queues:
     def __init__(self, settings: Settings, connect: Callable[[], Client]) -> None:
         self._settings = settings
         self._connect = connect
-        #: How the queues are divided that `names` has listed.
-        self._shards: dict[str, Shards] = {}
+        #: The queues that `names` has listed, and how they are divided.
+        self.shards: dict[str, Shards] = {}
         #: Why queues are missing in the last partial `inspect`.
         self.unread: dict[str, str] = {}
+        #: Why the last list of queues is not from the index.
+        self.unlisted: QworkerError | None = None
 
     @property
     def _client(self) -> Client:
@@ -49,20 +51,21 @@ class Queues:
         return self._settings.namespace
 
     def names(self) -> list[str]:
-        """List the queues that have keys, sorted: from the index, or from the keys if the index cannot be read."""
-        from qworker.client.namespace.queues import listed
+        """List the queues that have keys, sorted: from the index, or from the keys if the index cannot be used."""
+        from qworker.client.namespace.queues import MAX_ABSENT, listed
         from qworker.errors import BrokenQueueError, InDoubtError, LoadingError, UnavailableError
 
         try:
-            self._shards = self._client.run(listed(self._namespace))
+            self.shards = self._client.run(listed(self._namespace, most_absent=MAX_ABSENT))
+            self.unlisted = None
         except BrokenQueueError as error:
-            self._shards = self._from_keys(str(error))
+            self.shards = self._from_keys(error)
         except (UnavailableError, InDoubtError, LoadingError) as error:
             # In a Cluster the node of the index may be away alone.
             if not self._client.factory.clustered:
                 raise
-            self._shards = self._from_keys(str(error))
-        return sorted(self._shards)
+            self.shards = self._from_keys(error)
+        return sorted(self.shards)
 
     def get(self, name: str, field: str = "queue") -> Queue:
         """Return a queue that exists, or a shard of one: `queue/3`.
@@ -82,7 +85,7 @@ class Queues:
         from qworker.client.queue_ref import QueueRef
 
         ref = QueueRef(self._namespace, name, self._client.ids, keyring=self._client.keyring)
-        if (shards := self._shards.get(name)) is not None:
+        if (shards := self.shards.get(name)) is not None:
             ref.learn(shards)
         return ref
 
@@ -209,12 +212,14 @@ class Queues:
         limit = did_you_mean(name, known, listing)
         return InvalidOptionError(field, f"{name!r} does not exist", limit)
 
-    def _from_keys(self, problem: str) -> dict[str, Shards]:
+    def _from_keys(self, problem: QworkerError) -> dict[str, Shards]:
         """Find queues by their keys on the nodes that answer, and say why."""
         from qworker.client.namespace.queues import existing
         from qworker.client.namespace.scan import find_queues
 
-        note(f"the index of queues cannot be read ({problem}): scanning the keys instead")
+        if self.unlisted is None:
+            note(f"the index of queues cannot be used ({problem}): scanning the keys instead")
+        self.unlisted = problem
         names = find_queues(self._client, self._namespace, _QUEUE_SCANS, note)
         return self._client.run(existing(self._namespace, names))
 

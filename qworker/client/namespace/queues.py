@@ -10,12 +10,13 @@ from qworker.client.plan import Plan
 from qworker.engine.index import MAX_ASKED, NamesPage, present
 from qworker.engine.index import names as names_page
 from qworker.engine.inspect import existing as keys_existing
-from qworker.errors import InvalidNameError
-from qworker.wire.keys import QueueKeys
+from qworker.errors import BrokenQueueError, InvalidNameError
+from qworker.wire.keys import QueueKeys, queues_key
 from qworker.wire.names import check_namespace, check_queue, check_queue_or_shard
 from qworker.wire.shards import Shards
 
 __all__ = [
+    "MAX_ABSENT",
     "existing",
     "holding",
     "is_queue",
@@ -26,6 +27,8 @@ __all__ = [
     "named",
 ]
 
+#: Entries of the index without a queue after which a tool looks for the keys of queues instead.
+MAX_ABSENT: Final = 20_000
 _END: Final = "0"
 _ASKED_AT_ONCE: Final = 500
 
@@ -35,12 +38,26 @@ def list_queues(namespace: str) -> Plan[list[str]]:
     return sorted((yield from listed(namespace)))
 
 
-def listed(namespace: str) -> Plan[dict[str, Shards]]:
+def listed(namespace: str, *, most_absent: int | None = None) -> Plan[dict[str, Shards]]:
     """Map the queues of the index that have keys to their shards. Five calls per 1,000 names.
 
-    Raises `BrokenQueueError` if the index holds another type.
+    Raises `BrokenQueueError` if the index holds another type, or more entries than `most_absent` that are no queues.
     """
-    return (yield from existing(namespace, (yield from named(namespace))))
+    queues: dict[str, Shards] = {}
+    asked: set[str] = set()
+    absent, cursor = 0, ""
+    while cursor != _END:
+        page = yield from _page(namespace, cursor or _END)
+        cursor = page.cursor
+        names = [name for name in page.names if name not in asked and is_queue(name)]
+        asked.update(names)
+        found = yield from existing(namespace, names)
+        queues |= found
+        absent += page.others + len(names) - len(found)
+        if most_absent is not None and absent > most_absent:
+            crowded = f"hash with over {most_absent:,} entries without a queue"
+            raise BrokenQueueError(queues_key(namespace), crowded)
+    return queues
 
 
 def named(namespace: str) -> Plan[list[str]]:
@@ -108,12 +125,15 @@ def is_queue(name: str) -> bool:
 
 def _names(namespace: str) -> Plan[list[str]]:
     """Read all entries of the index."""
-    check_namespace(namespace)
     entries: dict[str, None] = {}
-    cursor = _END
-    while True:
-        page: NamesPage = yield names_page(namespace, cursor)
+    cursor = ""
+    while cursor != _END:
+        page = yield from _page(namespace, cursor or _END)
         entries.update(dict.fromkeys(page.names))
         cursor = page.cursor
-        if cursor == _END:
-            return [*entries]
+    return [*entries]
+
+
+def _page(namespace: str, cursor: str) -> Plan[NamesPage]:
+    page: NamesPage = yield names_page(check_namespace(namespace), cursor)
+    return page
