@@ -289,6 +289,52 @@ def test_messages_acked_before_their_start_are_named(lab: Lab, kind: str) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "when",
+    [
+        "before",
+        pytest.param(
+            "after",
+            marks=pytest.mark.nightly("test_messages_lost_between_ack_and_start_are_named"),
+        ),
+    ],
+)
+def test_messages_lost_between_ack_and_start_are_named(lab: Lab, when: str) -> None:
+    """The process ends before, or after, it has read the reply of their acks: server, log and metrics count them."""
+    lab.app(f"""
+from qworker.consumer.child.at_most_once import AckFirst
+finish = AckFirst._finish
+
+def finish_and_die(self, deliveries):
+    if {when!r} == "before":
+        assert self._connection.has_reply(30)
+    else:
+        finish(self, deliveries)
+    note("acked")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if not os.path.getsize({str(lab.history)!r}):
+    AckFirst._finish = finish_and_die
+
+@app.task(at_most_once=True)
+def once(n):
+    note("began", current().message_id)
+""")
+    sent = {lab.send("once", n) for n in range(6)}
+    port = free_port()
+    with lab.worker("--concurrency", "3", "--metrics-port", str(port)) as worker:
+        until(lambda: lab.queue().inspect().stats.get("acked") == 6)
+        until(lambda: worker.events("messages_lost"))
+        (line,) = worker.events("messages_lost")
+        until(lambda: len(lab.notes("began")) == 6 - line["messages"])
+        until(lambda: sum(scrape(port, "task").values()) == 6)
+        assert scrape(port, "outcome")["crashed"] == line["messages"] > 0
+    began = {message_id for (message_id,) in lab.noted("began")}
+    assert sorted(line["message_ids"]) == sorted(sent - began)
+    assert (line["queues"], line["tasks"], line["reason"]) == (["default"], ["once"], "crashed")
+
+
+@pytest.mark.slow
 def test_several_running_messages_are_reported_in_one_line(lab: Lab) -> None:
     """Where it is not known which of several killed their child, a line names all that may have."""
     lab.app("""

@@ -145,8 +145,8 @@ def _watch_supervisors(history: History) -> None:
     read, settle = LeaseKeeper._read, LeaseKeeper._settle
     with_effects = _note_acks_with_effects()
 
-    def read_and_remember(self: Any, keys: Any, lease: Any, uncounted: Any) -> Any:
-        items = read(self, keys, lease, uncounted)
+    def read_and_remember(self: Any, keys: Any, lease: Any, others: Any) -> Any:
+        items = read(self, keys, lease, others)
         for position, envelope in items.items():
             found[lease.lease_id, lease.index_of(position)] = key_of(envelope.body)
         return items

@@ -1,6 +1,7 @@
 """Who the messages are that were acked before their start (at most once): their leases do not hold them any more.
 
-If the child dies while they run, its supervisor finds here what to log and to count.
+If the child dies while they run, or between their ack and their start, its supervisor finds here what to log and to
+count.
 """
 
 from __future__ import annotations
@@ -45,11 +46,17 @@ class AckedMessages:
         self._at = at
 
     def note(self, slot: int, lease_id: str, messages: Iterable[tuple[int, int, bytes]]) -> None:
-        """Note messages of a lease before they are marked as running: position, number of the task, item."""
+        """Note messages of a lease before they are acked: position, number of the task, item."""
         memory, pack, size = self._bytes, _MESSAGE.pack_into, _MESSAGE.size
         number, base = lease_number(lease_id), self._at + slot * ACKED_BYTES
         for position, task, item in messages:
             pack(memory, base + position * size, number, task, item)
+
+    def forget(self, slot: int, position: int) -> None:
+        """Forget a message whose ack has not counted: it is not this child's."""
+        _MESSAGE.pack_into(
+            self._bytes, self._at + slot * ACKED_BYTES + position * _MESSAGE.size, 0, 0, b""
+        )
 
     def of(self, lease: LeaseView) -> dict[int, AckedMessage]:
         """Read the acked messages of a dead child's lease, by position."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from qworker.consumer.board.states import Mark
 from qworker.consumer.child.leases.ending_kinds import ACKED, LEFT
@@ -27,6 +27,9 @@ __all__ = ["AckFirst", "is_at_most_once"]
 
 _log = guarded(__name__)
 
+#: Messages that one line of the log names.
+_NAMED: Final = 20
+
 
 def is_at_most_once(call: Any) -> bool:
     """Whether a call is of a task whose messages run at most once."""
@@ -47,6 +50,7 @@ class AckFirst:
     ) -> None:
         self._runner = runner
         self._marks = runner.board.bytes
+        self._acked = runner.board.acked
         self._numbers = runner.numbers
         self._fetcher = fetcher
         self._ack_buffer = ack_buffer
@@ -112,22 +116,48 @@ class AckFirst:
         if lease.journal:
             outcomes.groups = acked_unstarted(deliveries)
         lease.partly = True
+        # First: should the child die before it has read the reply, its supervisor knows which messages that concerns.
+        messages = [(each.position, self._numbers[each.task], each.item) for each in deliveries]
+        self._acked.note(lease.slot, lease.id, messages)
         return settle(lease.queue.keys, [outcomes], caller=self._ack_buffer.caller)
 
     def _finish(self, deliveries: Sequence[Delivery]) -> None:
+        lease = deliveries[0].lease
         try:
             settled: Settled = self._connection.finish()
         except QworkerError as error:
-            queue = deliveries[0].lease.queue
-            _log.error("ack_refused", queue=queue.name, error=str(error))
+            _log.error(
+                "ack_refused",
+                queue=lease.queue.name,
+                error=str(error),
+                message_ids=_ids(deliveries),
+            )
             for delivery in deliveries:
                 delivery.kind = LEFT
             return
+        left = []
         for delivery, counted in zip(deliveries, settled.counted, strict=True):
             delivery.acked = True
-            delivery.kind = "" if counted else LEFT
             # It has left its lease: it cannot be recalled, and until it starts it has not run.
             self._marks[delivery.mark_at] = Mark.GONE
-        lease, numbers = deliveries[0].lease, self._numbers
-        messages = [(each.position, numbers[each.task], each.item) for each in deliveries]
-        self._runner.board.acked.note(lease.slot, lease.id, messages)
+            if counted:
+                delivery.kind = ""
+            else:
+                delivery.kind = LEFT
+                left.append(delivery)
+                self._acked.forget(lease.slot, delivery.position)
+        self._runner.board.stale += len(left)
+        if left and self._connection.repeated:
+            _log.warning(
+                "acks_in_doubt",
+                queue=lease.queue.name,
+                messages=len(left),
+                message_ids=_ids(left),
+                error="the reply of their acks before their start was lost: they are not started, and come back only "
+                "if the acks had not counted",
+            )
+
+
+def _ids(deliveries: Sequence[Delivery]) -> list[str]:
+    envelopes = [delivery.envelope() for delivery in deliveries[:_NAMED]]
+    return [envelope.id for envelope in envelopes if envelope is not None]

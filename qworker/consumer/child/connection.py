@@ -86,6 +86,8 @@ class Connection:
         self._recent = RecentSettles(factory)
         self._client = Client(factory)
         self._calls: deque[InFlightCall] = deque()
+        #: Whether the reply that was read last is that of a repetition: the first try may have counted.
+        self.repeated = False
         self._last: ServerConnection | None = None
         #: The server of the last call; None if it was not found.
         self._reaching: Address | None = None
@@ -175,6 +177,7 @@ class Connection:
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
             self._calls.popleft()
+            self.repeated = call.lost
             self._answered(call)
             return call.command.decode(reply)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +12,9 @@ import pytest
 from qworker import Context, Middleware, QWorker, Release, Retry, current
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.states import Mark
+from qworker.engine.scripts import load_script
 from qworker.wire.leases import held_items
+from tests.chaos import ChaosProxy
 from tests.consumer.driving import (
     DEADLINE_S,
     drain,
@@ -23,6 +26,8 @@ from tests.consumer.driving import (
 )
 from tests.consumer.workers import Lab
 
+#: How a call of the script that acks begins.
+SETTLE = b"EVALSHA\r\n$40\r\n" + load_script("settle").sha.encode()
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -275,6 +280,28 @@ def test_both_guarantees_in_one_queue(app: QWorker) -> None:
     assert len(started) == 6
     counted = history_of(app.queue("default"))
     assert (counted["acked"], counted["nacked"], counted["stored"]) == (3, 3, 3)
+
+
+@pytest.mark.slow
+def test_acks_before_a_start_whose_reply_was_lost_are_named(
+    app: QWorker, logs: list[dict[str, object]]
+) -> None:
+    """The ack may have counted, so its message does not start: the log says which ones to look for."""
+    started: list[int] = []
+    with ChaosProxy(app.url) as proxy, closing(QWorker(app.namespace, url=proxy.url)) as far:
+
+        @far.task(at_most_once=True)
+        def once(n: int) -> None:
+            started.append(n)
+
+        sent = once.send_many(once.call(n) for n in range(3))
+        proxy.cut_next_reply(of=SETTLE)
+        board = drain(far, concurrency=1)
+
+    (line,) = [line for line in logs if line["event"] == "acks_in_doubt"]
+    assert line["message_ids"] == [sent[0]]
+    assert started == [1, 2]
+    assert board.stale == 1
 
 
 def test_at_most_once_starts_only_its_own_messages(app: QWorker) -> None:

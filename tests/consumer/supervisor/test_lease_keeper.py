@@ -19,6 +19,7 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import LeaseState, LeaseView, Mark
 from qworker.consumer.manifest import ManifestTask
+from qworker.consumer.supervisor.leases.fates import Fate
 from qworker.consumer.supervisor.leases.heartbeats import _LONGEST_S
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death, death_of
@@ -563,6 +564,33 @@ def test_a_message_acked_before_its_start_is_named_from_the_board(
         receive_count,
         task,
     )
+
+
+@pytest.mark.parametrize(
+    ("mark", "acked", "lost"),
+    [(G, True, True), (U, True, True), (U, False, False), (D, True, False)],
+    ids=["its ack counted", "its ack was on its way", "its ack did not arrive", "it had ended"],
+)
+def test_a_message_that_was_acked_and_did_not_start_any_more_is_reported_lost(
+    scene: Scene, mark: Mark, acked: bool, lost: bool
+) -> None:
+    """Nothing else would tell: it is in no lease, and it did not run. The log names it, and the metrics count it."""
+    batch = scene.receive(0, [mark, R])
+    if acked:
+        scene.app.client.execute(settle(scene.keys, [Outcomes(batch.lease_id, acks=["1"])]))
+    scene.board.acked.note(0, batch.lease_id, [(0, 0, b"q1 m-1 1700000000000 2 0 0 0\n{}")])
+    death = Death(-9, tasks={"a": ("q", "a")}, pid=7)
+    fates: list[Fate] = []
+    keeper = LeaseKeeper(scene.app.client, note_fates=fates.extend)
+
+    with capture_logs() as lines:
+        keeper.settle_dead(scene.board, (scene.keys,), death)
+
+    told = [line for line in lines if line["event"] == "messages_lost"]
+    assert [(line["message_ids"], line["tasks"], line["pid"]) for line in told] == [
+        (["m-1"], ["a"], 7)
+    ] * lost
+    assert [fate.outcome for fate in fates if fate.lost] == ["crashed"] * lost
 
 
 def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qworker.wire.envelope import Envelope
     from qworker.wire.keys import QueueKeys
 
-__all__ = ["EndedLease", "outcomes_of", "stale_of", "task_of", "times_of"]
+__all__ = ["EndedLease", "lost_of", "outcomes_of", "stale_of", "task_of", "times_of"]
 
 #: A message that failed when its child died waits this long before the next try.
 _CRASH_DELAY_MS: Final = 1000
@@ -29,9 +29,9 @@ _CRASH_DELAY_MS: Final = 1000
 class EndedLease:
     """A lease of a dead child, as its board showed it.
 
-    `acked`: its messages that were acked before their start, by position. `uncounted`: positions of messages that have
-    ended, and that the child has not counted. `running`: messages of the child that ran. `until`: when a server
-    that is away is given up.
+    `acked`: its messages that were acked before their start, or were about to be, by position. `uncounted`: positions
+    of messages that have ended, and that the child has not counted. `running`: messages of the child that ran. `until`:
+    when a server that is away is given up.
     """
 
     keys: QueueKeys
@@ -77,6 +77,19 @@ def outcomes_of(
             outcomes.release(index, times=times_of(lease))
     _ack(outcomes, lease, [(position, items[position]) for position in done if position in items])
     return outcomes
+
+
+def lost_of(lease: LeaseView, acked: Container[int], items: Container[int]) -> list[int]:
+    """Positions of messages that were acked before their start, and never started.
+
+    `items`: the positions that the lease still holds; where it cannot be read, all. An ack on its way may have counted.
+    """
+    return [
+        position
+        for position, mark in enumerate(lease.marks)
+        if position in acked
+        and (mark == Mark.GONE or (mark == Mark.UNSTARTED and position not in items))
+    ]
 
 
 def stale_of(lease: LeaseView, uncounted: Container[int]) -> Outcomes:

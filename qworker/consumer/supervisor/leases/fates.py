@@ -6,14 +6,14 @@ supervisor settles these messages, and counts them with the same outcomes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from qworker.consumer.board.counters import ACKED, CANCELLED, NACKED, OTHER, RELEASED
+from qworker.consumer.board.counters import ACKED, CANCELLED, CRASHED, NACKED, OTHER, RELEASED
 from qworker.consumer.board.states import Mark
 from qworker.consumer.supervisor.leases.dead_child_leases import task_of
 
@@ -40,7 +40,7 @@ class Fate:
 
     `counted_as`: queue and task of its counts. `blame` 1.0: it killed the child; less: it or one of several others did;
     0: it did not. `message_id` and `receive_count` are None if its lease could not be read. `dead`: this was its last
-    try; None if that is unknown, or if it was acked before its start.
+    try; None if that is unknown, or if it was acked before its start. `lost`: it was acked, and never started.
     """
 
     queue: str
@@ -52,21 +52,23 @@ class Fate:
     receive_count: int | None = None
     dead: bool | None = None
     error: tuple[str, str] = ("", "")
+    lost: bool = False
 
 
 def fates_of(
     ended: EndedLease,
     items: Mapping[int, Envelope],
     is_dead: Callable[[QueueKeys, Envelope | None, Death, tuple[int, int]], bool | None],
+    lost: Container[int] = (),
 ) -> Iterator[Fate]:
     """Yield the outcomes of messages that the child has not counted, including those that were running.
 
     `items`: those that its lease still holds, by position. `is_dead` says whether a message to blame has had its last
-    try.
+    try. `lost`: positions of messages that were acked before their start, and never started.
     """
     keys, lease, death = ended.keys, ended.lease, ended.death
     for position, mark in enumerate(lease.marks):
-        if mark != Mark.RUNNING and position not in ended.uncounted:
+        if mark != Mark.RUNNING and position not in ended.uncounted and position not in lost:
             continue
         message, envelope = (lease.slot, position), items.get(position)
         name, message_id, receive_count = _named(envelope, ended.acked.get(position), death)
@@ -78,6 +80,8 @@ def fates_of(
         outcome = death.outcome if blame else _ENDED.get(mark, RELEASED)
         if mark == Mark.RUNNING and message in death.cancelled:
             outcome = CANCELLED
+        elif position in lost and not death.stopping:
+            outcome = CRASHED
         yield Fate(
             keys.name,
             task,
@@ -88,6 +92,7 @@ def fates_of(
             receive_count,
             is_dead(keys, envelope, death, message) if blame == 1.0 else None,
             death.error_of(message),
+            lost=position in lost,
         )
 
 
@@ -104,7 +109,10 @@ def _named(
 
 
 def log_fates(fates: Sequence[Fate], death: Death) -> None:
-    """Log messages that were running: a line for each one to blame, and one line for all that may be to blame."""
+    """Log messages that were running, and those that were acked and did not start any more.
+
+    A line for each one to blame, and one line each for all that may be to blame, that are lost, and that were cut off.
+    """
     guilty = [fate for fate in fates if fate.blame == 1.0]
     for fate in guilty[:_NAMED]:
         _log.warning(
@@ -124,7 +132,11 @@ def log_fates(fates: Sequence[Fate], death: Death) -> None:
         _log_many("messages_failed", guilty[_NAMED:], death.outcome, death.pid)
     if shared := [fate for fate in fates if 0 < fate.blame < 1]:
         _log_many("messages_suspected", shared, death.outcome, death.pid)
-    cut_off = [fate for fate in fates if death.stopping and fate.outcome == "released"]
+    if lost := [fate for fate in fates if fate.lost]:
+        _log_many("messages_lost", lost, "stopped" if death.stopping else death.outcome, death.pid)
+    cut_off = [
+        fate for fate in fates if death.stopping and fate.outcome == RELEASED and not fate.lost
+    ]
     if cut_off:
         _log_many("messages_cut_off", cut_off, "stopped", death.pid)
 

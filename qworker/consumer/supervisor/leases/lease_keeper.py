@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ from qworker.consumer.board.clock import boot_time
 from qworker.consumer.board.states import LeaseState, Mark
 from qworker.consumer.supervisor.leases.dead_child_leases import (
     EndedLease,
+    lost_of,
     outcomes_of,
     stale_of,
     times_of,
@@ -149,7 +151,8 @@ class LeaseKeeper(Heartbeats):
         """Settle a lease of a dead child; returns what became of messages that it has not counted."""
         keys, lease, death = ended.keys, ended.lease, ended.death
         try:
-            items = self._read(keys, lease, ended.uncounted)
+            items = self._read(keys, lease, {*ended.uncounted, *ended.acked})
+            lost = lost_of(lease, ended.acked, items)
         except QworkerError as error:
             if self._may_be_back(error, ended.until):
                 self._unsettled.append(partial(self._end_again, ended))
@@ -157,9 +160,9 @@ class LeaseKeeper(Heartbeats):
             _log.warning(
                 "lease_unread", queue=keys.queue, lease_id=lease.lease_id, error=str(error)
             )
-            items = {}
+            items, lost = {}, lost_of(lease, ended.acked, range(lease.count))
         outcomes = outcomes_of(lease, items, death, ended.running, ended.uncounted)
-        fates = [*fates_of(ended, items, self._is_dead)]
+        fates = [*fates_of(ended, items, self._is_dead, lost)]
         self._settle(keys, outcomes, ended.until)
         self._settle(keys, stale_of(lease, ended.uncounted), ended.until, stale=True)
         return fates
@@ -218,13 +221,13 @@ class LeaseKeeper(Heartbeats):
         return envelope.nacks + envelope.timeouts + 1 >= (limit or QueueAttributes().max_receives)
 
     def _read(
-        self, keys: QueueKeys, lease: LeaseView, uncounted: Sequence[int]
+        self, keys: QueueKeys, lease: LeaseView, others: AbstractSet[int]
     ) -> dict[int, Envelope]:
-        """Read the messages of a lease that were handled, that ran, and that are not counted, by position.
+        """Read the messages of a lease that were handled, that ran, and those at other positions, by position.
 
         Raises `QworkerError`.
         """
-        positions = {at for at, mark in enumerate(lease.marks) if mark in _READ} | {*uncounted}
+        positions = {at for at, mark in enumerate(lease.marks) if mark in _READ} | others
         if not positions:
             return {}
         command: Command[list[bytes]] = raw("HGETALL", keys.lease(lease.lease_id), decode=list)
