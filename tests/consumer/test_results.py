@@ -43,6 +43,8 @@ def test_a_result_that_was_counted_and_died_with_its_child_is_stale(scene: Scene
     scene.settle_dead(Death(-9))
     stats = scene.app.queue("q").inspect()
     assert (stats.ready, stats.unacked, stats.stats["acked"]) == (2, 0, 1)
+    # Both have been delivered, counted by the child or not.
+    assert [message.receives for message in scene.app.queue("q").peek(10)] == [1, 1]
     assert scene.keeper.stale == 1
 
 
