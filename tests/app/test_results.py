@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -381,8 +381,11 @@ def test_a_result_is_protected_as_messages_are(store_url: str, namespace: str) -
     app.client.ask("SET", queue.result(one.id), app.client.ask("GET", queue.result(two.id)))
     with pytest.raises(ProtectionError):
         one.result(0)
-    with pytest.raises(ProtectionError):
-        QWorker(namespace, url=store_url).handle("default", two.id).result(0)
+    with (
+        closing(QWorker(namespace, url=store_url)) as without_keys,
+        pytest.raises(ProtectionError),
+    ):
+        without_keys.handle("default", two.id).result(0)
     app.close()
 
 

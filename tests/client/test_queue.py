@@ -25,6 +25,7 @@ def test_attributes_at_their_defaults_are_not_stored(store_url: str, namespace: 
     connection.send_command("HKEYS", f"{namespace}:{{emails}}:meta")
     assert sorted(connection.read_response()) == [b"created_ms", b"maxlen", b"modified_ms"]
     connection.disconnect()
+    app.close()
 
 
 @pytest.mark.parametrize(
