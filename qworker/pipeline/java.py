@@ -7,9 +7,11 @@ needs the module only for faster linear algebra in MLlib, so a shell script leav
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +89,7 @@ def write_script(java: Path, version: str, cache: Path) -> Path:
     """Write a JAVA_HOME whose `bin/java` starts `java` without the argument for the module; returns it.
 
     It appears by one rename, so that other processes never start half a script. If `cache` is not writable, it goes to
-    a new temporary directory.
+    a new temporary directory, which is deleted when this process exits.
     """
     text = _SCRIPT.format(java=shlex.quote(str(java)))
     home = cache / f"java-{version}"
@@ -97,7 +99,15 @@ def write_script(java: Path, version: str, cache: Path) -> Path:
     try:
         return _write(home, text)
     except OSError:
-        return _write(Path(tempfile.mkdtemp(prefix="qworker-java-")), text)
+        directory = Path(tempfile.mkdtemp(prefix="qworker-java-"))
+        atexit.register(_delete, directory, os.getpid())
+        return _write(directory, text)
+
+
+def _delete(directory: Path, owner: int) -> None:
+    """Delete a directory, unless this process is a fork of its owner."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _is_script(java: Path) -> bool:

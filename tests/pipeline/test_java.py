@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,31 @@ def test_the_script_goes_elsewhere_where_the_cache_cannot_be_written(install, tm
     (tmp_path / "file").touch()
     java = find_java({"PATH": ""}, wheel=lambda: install("one"), cache=tmp_path / "file" / "cache")
     assert (java.home / "bin" / "java").exists()
+
+
+@pytest.mark.slow
+def test_a_script_that_went_elsewhere_goes_with_its_process(install, tmp_path):
+    """Not with a fork of it, which ends sooner."""
+    (temporary := tmp_path / "temporary").mkdir()
+    program = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from qworker.pipeline.java import write_script\n"
+        "home = write_script(Path(sys.argv[1]), '21.0.8', Path('/dev/null'))\n"
+        "if child := os.fork():\n"
+        "    os.waitpid(child, 0)\n"
+        "    print((home / 'bin' / 'java').exists(), *os.listdir(sys.argv[2]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(install("one") / "bin" / "java"), str(temporary)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("True qworker-java-")
+    assert [*temporary.iterdir()] == []
 
 
 def test_without_any_java_the_error_names_three_remedies(find, install, tmp_path):
