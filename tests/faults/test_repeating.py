@@ -76,10 +76,11 @@ def test_rows_of_killed_children_last_until_so_many_are_killed(tmp_path: Path) -
         held = asking(ROWS[name], 500)
         assert any(not bound.holds({"kills": 499}) for bound in held.bounds if bound.limit == 500)
     alone, chance = Load(producers=0, workers=0, daemons=0), random.Random(1)
-    stage = Stage(FaultServer(), tmp_path, alone, seconds=0, chance=chance, flows=3, each="kills")
-    stage.begin()
-    for _ in stage.goes_on(0.001):
-        stage.add("kills", 1)
+    with FaultServer() as server:
+        stage = Stage(server, tmp_path, alone, seconds=0, chance=chance, flows=3, each="kills")
+        stage.begin()
+        for _ in stage.goes_on(0.001):
+            stage.add("kills", 1)
     assert stage.measured["kills"] == 3
 
 

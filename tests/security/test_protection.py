@@ -349,7 +349,6 @@ def test_no_file_of_the_server_has_a_body_that_was_encrypted(
         assert len(queue.dead(10)) == 2
         app.close()
         with server.redis() as raw:
-            raw.bgrewriteaof()
             journal = b"".join(
                 value for _, fields in raw.xrange(queue.keys.journal) for value in fields.values()
             )
