@@ -15,7 +15,6 @@ need for themselves; a test whose server has refused anything fails.
 
 from __future__ import annotations
 
-import atexit
 import os
 import secrets
 import shutil
@@ -98,10 +97,12 @@ def engines() -> tuple[tuple[str, str], ...]:
     binaries = {engine.name: engine.binary for engine in reversed(list(find_engines()))}
     if "redis" not in binaries and (checker := shutil.which("redis-check-rdb")):
         # In Debian's redis-tools this *is* the server: one binary, told by its name what to be.
-        directory = tempfile.mkdtemp(prefix="qworker-engine-")
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        link = Path(directory, "redis-server")
-        link.symlink_to(checker)
+        # One link for all processes: many are killed, and would leave theirs behind.
+        directory = Path(tempfile.gettempdir(), f"qworker-test-engine-{os.getuid()}")
+        directory.mkdir(mode=0o700, exist_ok=True)
+        link, new = directory / "redis-server", directory / str(os.getpid())
+        new.symlink_to(checker)
+        new.replace(link)
         binaries["redis"] = str(link)
     return tuple(sorted(binaries.items(), reverse=True))
 
