@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,9 @@ def run(copy: Path, *words: str, url: str, namespace: str) -> str:
 def test_four_files_make_an_operation(copy: Path, store_url: str, namespace: str) -> None:
     """Script, binding, plan and command: the command prints what the script reads, and the role may call it."""
     assert [number for number, _, _ in RECIPE] == ["1", "2", "3", "4"]
-    queue = QWorker(namespace, url=store_url).queue("emails")
-    queue.send({"n": 1})
-    urgent = queue.send({"n": 2}, priority=7)
+    with closing(QWorker(namespace, url=store_url)) as app:
+        app.queue("emails").send({"n": 1})
+        urgent = app.queue("emails").send({"n": 2}, priority=7)
 
     printed = run(
         copy, "-m", "qworker", "queue", "head", "emails", url=store_url, namespace=namespace
