@@ -32,7 +32,7 @@ def check_keys(
     client: Client, keys: QueueKeys, leases: Iterable[bytes], *, repair: bool
 ) -> Iterator[Damage]:
     """Check the type of every key, and that none expires; a key of another type blocks everything else."""
-    types = _types(keys) | {keys.lease(name): "hash" for name in _texts(leases)}
+    types = keys.types() | {keys.lease(name): "hash" for name in _texts(leases)}
     # Part of the new name of a key, so that a later repair does not find it taken.
     stamp = time.time_ns() // 1_000_000
     base = keys.meta.removesuffix("meta")
@@ -73,31 +73,6 @@ def _lease(client: Client, keys: QueueKeys, name: bytes, *, repair: bool) -> Ite
         pass
     place = "unacked" if kind in (DamageKind.FOREIGN_LEASE, DamageKind.NO_MESSAGES) else "lease"
     yield Damage(keys.queue, kind, f"{place}:{name.decode('utf-8', 'replace')}", text, repair)
-
-
-def _types(keys: QueueKeys) -> dict[str, str]:
-    lists = {*keys.ready, keys.suspect, keys.wake}
-    scores = {
-        keys.delayed,
-        keys.unacked,
-        keys.cancelled,
-        keys.runs,
-        keys.joins,
-        keys.turns,
-        keys.children,
-        keys.later,
-    }
-    streams = {keys.dead, keys.journal}
-    return {
-        key: "list"
-        if key in lists
-        else "zset"
-        if key in scores
-        else "stream"
-        if key in streams
-        else "hash"
-        for key in keys.all()
-    }
 
 
 def _texts(names: Iterable[bytes]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from qworker.client.inspect.foreign_keys import foreign_of_queues
 from qworker.client.inspect.peek import Inspection
 from qworker.client.inspect.runs import LOST
 from qworker.client.manage.attribute_text import read_attributes
@@ -61,7 +62,8 @@ def check_queues(access: NamespaceAccess, workers: list[Worker] | None) -> Itera
         for name, inspection in inspected.items()
         if isinstance(inspection, Inspection)
     }
-    yield from _broken(inspected)
+    foreign = foreign_of_queues(access.client, access.namespace, queues, access.queues.shards)
+    yield from _broken({**inspected, **foreign})
     yield from _overdue(queues)
     yield from _closed(queues)
     yield from _gone(queues)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from qworker.client.inspect.foreign_keys import find_foreign
 from qworker.client.namespace.workers import read_reapers, read_workers
 from qworker.engine.raw import server_info
 from qworker.errors import QworkerError
 from qworker.formats import count, size, span
-from qworker.health.finding import LONG_RUN_S, Finding, Status, listed
+from qworker.health.finding import FIX_BROKEN, LONG_RUN_S, Finding, Status, listed
 from qworker.health.passed_over import not_made, unless_broken
 from qworker.health.queues import check_queues
 from qworker.health.schedules import check_schedules
+from qworker.wire.keys import namespace_types
 
 if TYPE_CHECKING:
     from qworker.client.namespace.workers import Worker
@@ -39,6 +41,14 @@ def examine(access: NamespaceAccess) -> Iterator[Finding]:
     yield from server
     if any(finding.status is Status.PROBLEM for finding in server):
         return
+    found = []
+    for finding in _of_namespace(access):
+        found.append(finding.text)
+        yield finding
+    yield from _foreign(access, found)
+
+
+def _of_namespace(access: NamespaceAccess) -> Iterator[Finding]:
     now_ms, clustered = access.now_ms(), access.client.factory.clustered
     yield from _clock(now_ms)
     yield from unless_broken("durability", _durability(access), clustered=clustered)
@@ -53,6 +63,13 @@ def examine(access: NamespaceAccess) -> Iterator[Finding]:
     yield from unless_broken("queues", check_queues(access, workers), clustered=clustered)
     if workers is not None:
         yield from unless_broken("schedules", check_schedules(access, workers), clustered=clustered)
+
+
+def _foreign(access: NamespaceAccess, found: Sequence[str]) -> Iterator[Finding]:
+    """Name keys of the namespace with another type; `found`: what was said already."""
+    for error in find_foreign(access.client, namespace_types(access.namespace)):
+        if not any(repr(error.key) in text for text in found):
+            yield Finding("key", Status.PROBLEM, str(error), FIX_BROKEN)
 
 
 def _known_workers(access: NamespaceAccess, now_ms: int) -> list[Worker] | Finding:

@@ -17,6 +17,7 @@ __all__ = [
     "audit_key",
     "control_key",
     "leaving_key",
+    "namespace_types",
     "owners_key",
     "paused_tasks_key",
     "queues_key",
@@ -159,6 +160,23 @@ class QueueKeys:
             *self.of_groups(),
         )
 
+    def types(self) -> dict[str, str]:
+        """Return the type of each of these keys, as TYPE names it."""
+        lists = {*self.ready, self.suspect, self.wake}
+        streams = {self.dead, self.journal}
+        scores = {self.delayed, self.unacked, self.cancelled, self.runs, self.joins}
+        scores |= {self.turns, self.children, self.later}
+        return {
+            key: "list"
+            if key in lists
+            else "zset"
+            if key in scores
+            else "stream"
+            if key in streams
+            else "hash"
+            for key in self.all()
+        }
+
     def of_groups(self) -> tuple[str, ...]:
         """Return the keys of groups; waiting members are in `delayed`."""
         return (self.groups, self.turns, self.children, self.later, self.slots, self.limits)
@@ -190,6 +208,16 @@ class QueueKeys:
     def join(self, group_id: str) -> str:
         """Return the key of a group of calls, a HASH."""
         return self.join_prefix + group_id
+
+
+def namespace_types(namespace: str) -> dict[str, str]:
+    """Return the keys of a namespace that are neither of one queue nor of one request, each with its type."""
+    hashes = (queues_key, workers_key, leaving_key, owners_key, paused_tasks_key, shared_limits_key)
+    return {
+        **{key(namespace): "hash" for key in hashes},
+        reapers_key(namespace): "zset",
+        audit_key(namespace): "stream",
+    }
 
 
 def queues_key(namespace: str) -> str:

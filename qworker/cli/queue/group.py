@@ -51,9 +51,11 @@ def list_queues(session: Session) -> Iterator[Output]:
     slot of a queue: the other queues are listed.
     """
     from qworker.cli.queue.tables import queue_document
+    from qworker.client.inspect.foreign_keys import foreign_of_queues
 
     session.waits_once = True
     queues = session.queues.inspect(partial=True)
+    queues |= foreign_of_queues(session.client, session.namespace, queues, session.queues.shards)
     documents = [queue_document(name, queue) for name, queue in queues.items()]
     unread = session.queues.unread
     document = {"queues": documents, **({"unread": unread} if unread else {})}
