@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import select
+import stat
+import struct
+import termios
 from collections.abc import Callable
+from typing import Final
 
 __all__ = ["LineWriter", "RecordHandler"]
 
 
+#: A reader that stands still holds up a process for this long, once: then lines are dropped until it reads on.
+_PATIENCE_MS: Final = 1000
+#: What a socket that can be written to takes at once.
+_OF_SOCKET: Final = 65_536
+
+
 class LineWriter:
-    """A logger for structlog: one unbuffered write per line, errors ignored."""
+    """A logger for structlog: an unbuffered write per line, errors ignored.
+
+    It does not wait for a pipe or a socket whose reader has stopped reading: it drops lines, and says how many once the
+    reader continues. A terminal that was stopped (Ctrl-S) stops the process, as usual.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._dropped = 0
 
     @property
     def to_terminal(self) -> bool:
@@ -27,12 +44,41 @@ class LineWriter:
         """Write a line."""
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         try:
+            if dropped := self._dropped:
+                if not self._takes_more(0):
+                    self._dropped += 1
+                    return
+                self._dropped = 0
+                notice = f'{{"level": "warning", "event": "log_lines_dropped", "lines": {dropped}}}'
+                data = f"\n{notice}\n".encode() + data
             while data:
-                data = data[os.write(self._fd, data) :]
+                if not self._takes_more(_PATIENCE_MS):
+                    self._dropped += 1
+                    return
+                data = data[os.write(self._fd, data[: self._room(len(data))]) :]
         except OSError:
             return
 
     debug = info = warning = warn = error = critical = exception = log = msg
+
+    def _takes_more(self, within_ms: int) -> bool:
+        waits = select.poll()
+        waits.register(self._fd, select.POLLOUT)
+        return bool(waits.poll(within_ms if os.get_blocking(self._fd) else 0))
+
+    def _room(self, wanted: int) -> int:
+        """Bytes that a write takes without waiting, now that it takes some."""
+        if wanted <= select.PIPE_BUF:
+            return wanted
+        kind = os.fstat(self._fd).st_mode
+        if stat.S_ISSOCK(kind):
+            return _OF_SOCKET
+        if stat.S_ISFIFO(kind):
+            # Several processes share it, so a line goes in one piece where that is possible.
+            (unread,) = struct.unpack("i", fcntl.ioctl(self._fd, termios.FIONREAD, bytes(4)))
+            size = getattr(fcntl, "F_GETPIPE_SZ", None)
+            return fcntl.fcntl(self._fd, size) if size and not unread else select.PIPE_BUF
+        return wanted
 
 
 class RecordHandler(logging.Handler):

@@ -5,8 +5,8 @@
     log.info("message_acked", queue="emails", message_id="…")
 
 An event is a fixed name in the past tense; its values are fields, never bodies. Records of the standard library's
-`logging` go the same way. Lines that cannot be written (closed pipe, full disk) are dropped: work does not stop for its
-log.
+`logging` go the same way. Lines that cannot be written (closed pipe, full disk, a reader that stands still) are
+dropped: work does not stop for its log.
 """
 
 from __future__ import annotations

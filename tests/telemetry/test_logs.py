@@ -6,7 +6,9 @@ import json
 import logging
 import os
 import pty
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,46 @@ def test_a_full_pipe_drops_lines_instead_of_waiting() -> None:
         structlog.get_logger().info("thing_done", padding="x" * 100)
     os.close(writing)
     os.close(reading)
+
+
+@pytest.mark.bad_input("surroundings: stdout that nothing reads")
+@pytest.mark.parametrize("length", [100, 5000], ids=["short lines", "lines over PIPE_BUF"])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_reader_that_stands_still_stops_nothing(
+    kind: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines wait for it once, and are dropped then; when it reads on, a line says how many it has missed."""
+    monkeypatch.setattr("qworker.telemetry.handler._PATIENCE_MS", 10)
+    reading, writing = os.pipe() if kind == "pipe" else sockets()
+    configure_logs("json", fd=writing)
+    os.set_blocking(reading, False)
+
+    for number in range(400_000 // length):
+        structlog.get_logger().info("thing_done", number=number, padding="x" * length)
+    text = read_all(reading)
+    structlog.get_logger().info("all_done")
+    text += read_all(reading)
+
+    lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+    assert [line["number"] for line in lines if "number" in line] == [*range(len(lines) - 2)]
+    assert [line["event"] for line in lines[-2:]] == ["log_lines_dropped", "all_done"]
+    os.close(writing)
+    os.close(reading)
+
+
+def sockets() -> tuple[int, int]:
+    """A pair of connected sockets, as journald and container engines give to a process."""
+    one, other = socket.socketpair()
+    return one.detach(), other.detach()
+
+
+def read_all(fd: int) -> str:
+    """Read what is there."""
+    data = b""
+    with suppress(BlockingIOError):
+        while piece := os.read(fd, 65_536):
+            data += piece
+    return data.decode()
 
 
 @pytest.mark.parametrize(
