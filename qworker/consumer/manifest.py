@@ -141,7 +141,9 @@ def load_app(spec: str) -> QWorker:
                 raise AppLoadError(f"module {module_name!r} has no {attribute!r}; {_hint(module)}")
             app = getattr(app, part)
         if not isinstance(app, QWorker):
-            raise AppLoadError(f"{spec!r} is {type(app).__name__}, not a QWorker; {_hint(module)}")
+            raise AppLoadError(
+                f"{spec!r} is of type {type(app).__name__}, not a QWorker; {_hint(module)}"
+            )
         return app
     apps = {name: value for name, value in vars(module).items() if isinstance(value, QWorker)}
     if len({id(app) for app in apps.values()}) == 1:

@@ -251,7 +251,7 @@ def test_a_long_grace_time_is_noted(lab: Lab) -> None:
         pytest.param(
             "",
             "jobs:note",
-            "'jobs:note' is function, not a QWorker; the module holds app",
+            "'jobs:note' is of type function, not a QWorker; the module holds app",
             marks=pytest.mark.nightly("test_an_app_that_cannot_be_used_is_bad_input"),
         ),
         (

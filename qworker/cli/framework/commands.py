@@ -28,7 +28,11 @@ __all__ = [
 ]
 
 _GLOBAL: Final = {
-    "--url": ("URL", "Server: redis://, rediss://, unix:// or embedded:. [env: QWORKER_URL]"),
+    "--url": (
+        "URL",
+        "Server: redis://, rediss://, unix://, embedded:, redis+sentinel:// or redis+cluster://. "
+        "[env: QWORKER_URL]",
+    ),
     "--namespace": ("NAME", "First part of every key. [env: QWORKER_NAMESPACE]"),
     "--give-up": ("DURATION", "Time limit of each call. [default: 3s; env: QWORKER_GIVE_UP]"),
     "--embedded": ("", "Use the embedded store, starting it if necessary."),
