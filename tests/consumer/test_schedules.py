@@ -58,3 +58,24 @@ def test_the_connection_that_registers_schedules_is_not_kept(lab: Lab) -> None:
     assert schedules(lab) == {"second": "jobs"}
     listed = lab.sender.client.ask
     until(lambda: b" name=registering " not in listed("CLIENT", "LIST"))
+
+
+@pytest.mark.slow
+def test_schedules_of_a_worker_that_starts_at_a_full_server_are_registered_later(
+    own_lab: Lab, logs: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are tried again until the server takes them, without a restart of the worker."""
+    monkeypatch.setattr("qworker.service.registration._FIRST_PAUSE_S", 0.05)
+    stored = StoredSchedule(app="jobs", spec="every 1h missed=once", task="t", queue="q", body="{}")
+    manifest = Manifest(namespace=own_lab.namespace, app="jobs", schedules={"first": stored})
+    registration = Registration(ConnectionFactory(own_lab.url), lambda: manifest)
+    server = own_lab.sender.client
+    server.ask("CONFIG", "SET", "maxmemory", "1")
+    registration.begin(manifest)
+    until(lambda: any(line["event"] == "schedules_not_registered" for line in logs))
+    assert schedules(own_lab) == {}
+
+    server.ask("CONFIG", "SET", "maxmemory", "0")
+
+    until(lambda: schedules(own_lab) == {"first": "jobs"})
+    until(lambda: any(line["event"] == "schedules_registered" for line in logs))
