@@ -34,7 +34,7 @@ def index_of(ran) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.bad_input("data found: an index that anybody filled")
+@pytest.mark.bad_input("data found: nonsense in other tables")
 @pytest.mark.parametrize("pattern", ["foreign{}", "NO QUEUE {}"])
 def test_queues_are_found_by_their_keys(run, shop, pattern):
     """`queue ls` and `doctor` show the queues, and say what is wrong and what to do; `schedule ls` works."""

@@ -11,7 +11,7 @@ from tests.cli.conftest import table
 
 NAMESPACE_KEYS = [key.removeprefix("ns:") for key in wire.namespace_types("ns")]
 PARTS = [key.rpartition("}:")[2] for key in wire.QueueKeys("ns", "q").all()]
-pytestmark = pytest.mark.bad_input("data found: a key of another type")
+pytestmark = pytest.mark.bad_input("data found: key of another type")
 
 
 def break_key(shop, key: str) -> str:
