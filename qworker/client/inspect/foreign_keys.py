@@ -47,7 +47,14 @@ def foreign_of_queues(
         if isinstance(queue, BrokenQueueError) or queue.unread:
             continue
         for shard in divided.get(name, WHOLE).names(name):
-            of_shard = QueueKeys(namespace, shard).types()
-            types |= of_shard
-            queue_of |= dict.fromkeys(of_shard, name)
+            unseen = _not_inspected(QueueKeys(namespace, shard))
+            types |= unseen
+            queue_of |= dict.fromkeys(unseen, name)
     return {queue_of[error.key]: error for error in find_foreign(client, types)}
+
+
+def _not_inspected(keys: QueueKeys) -> dict[str, str]:
+    """Return the keys of a queue whose type its inspection does not check, with the type."""
+    inspected = {keys.meta, keys.stats, *keys.ready, keys.suspect, keys.delayed, keys.unacked}
+    inspected |= {keys.wake, keys.dead, keys.journal, keys.unique, keys.cancelled}
+    return {key: kind for key, kind in keys.types().items() if key not in inspected}
