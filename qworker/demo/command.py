@@ -43,15 +43,16 @@ def run_demo(
 
     `json`: the last line of stdout is one JSON object, and text for people goes to stderr. `procs`: worker processes,
     None for one per core (2 to 8). `keep`: leave the store running until Ctrl-C. `history`: journal the run, and
-    archive, report on and audit it with Spark, in this directory. Returns the exit code: 0, 1 if a message is lost or
-    the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path, `StoreError` if there is no server,
-    `SparkMissingError` and `JavaMissingError`.
+    archive, report on and audit it with Spark, in this directory. SIGTERM stops it as Ctrl-C does. Returns the exit
+    code: 0, 1 if a message is lost or the run stalled, 130 after Ctrl-C. Raises `InvalidOptionError` for a wrong path,
+    `StoreError` if there is no server, `SparkMissingError` and `JavaMissingError`.
     """
     sources = find_sources(path, most=MAX_FILES if history is None else _MAX_JOURNALLED)
     if history is not None:
         check_history(history)
     view = choose_view(stderr=json)
     configure_logs("auto", "error")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with (
             PrivateStore() as store,
@@ -82,6 +83,8 @@ def run_demo(
             "interrupted: the workers and the store are stopped, nothing is left running", "bad"
         )
         return INTERRUPTED
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_json(outcome: DemoResult, history: History | None) -> None:

@@ -154,6 +154,18 @@ def test_ctrl_c_stops_everything_and_says_what_waited(tmp_path):
     _assert_gone(children)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_kept_store_is_stopped_by_ctrl_c_and_by_sigterm(tmp_path, number):
+    """The workers have ended; the rest of the demo cleans up as well."""
+    run = start(folder(tmp_path, good=2), "--keep")
+    _wait_until(lambda: "The store runs until you press Ctrl-C" in run.out)
+    directory = Path(run.out.partition("--url unix://")[2].partition("/s ")[0])
+    assert directory.is_dir()
+    run.process.send_signal(number)
+    assert run.process.wait(DEADLINE_S) == 0, run.err
+    assert not directory.exists()
+
+
 def test_a_killed_demo_leaves_neither_workers_nor_a_store(tmp_path):
     run = start(folder(tmp_path, good=400, size=300))
     children = _wait_for_children(run.process.pid, 3)
