@@ -12,7 +12,7 @@ from qworker.daemon.presence import FORGOTTEN_MS, ReaperPresence, reaper_name
 from qworker.daemon.reaper import Reaper
 from qworker.daemon.registry import Registry
 from qworker.engine.command import Command
-from qworker.errors import AccessDeniedError
+from qworker.errors import AccessDeniedError, UnavailableError
 from qworker.wire.keys import queues_key, reapers_key
 from qworker.wire.presence import AHEAD_MS
 from tests.daemon.conftest import events
@@ -244,3 +244,135 @@ def test_a_registry_that_shrank_is_not_trusted(
     queue.redis.rpush(queue.keys.ready[0], '{"a": 1}')
     clock.now_s += 10
     assert names(registry) == ["lost"]
+
+
+def test_an_index_that_shrank_brings_a_distant_walk_forward(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """On a large server the next walk may be ten minutes away; senders may be gone before."""
+    redis = open_queue("a").redis
+    assert names(registry) == ["a"]
+    registry._discovery._walk_at = clock() + 600
+    open_queue("b", registered=False)
+    assert names(registry) == ["a"]
+    redis.delete(queues_key(namespace))
+    assert names(registry) == ["a", "b"]
+
+
+def test_entries_that_the_registry_removes_itself_bring_no_walk_forward(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """An index that shrinks by them has lost nothing."""
+    redis = open_queue("a").redis
+    redis.hset(queues_key(namespace), "junk", 1)
+    assert names(registry) == ["a"]
+    registry._discovery._walk_at = clock() + 600
+    open_queue("b", registered=False)
+    clock.now_s += 10
+    assert names(registry) == ["a"]
+    assert redis.hkeys(queues_key(namespace)) == [b"a"]
+    assert names(registry) == ["a"]
+
+
+def test_a_broken_index_brings_a_distant_walk_forward(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """New queues are found within ten seconds without the index, however large the server is."""
+    redis = open_queue("a").redis
+    assert names(registry) == ["a"]
+    registry._discovery._walk_at = clock() + 600
+    redis.delete(queues_key(namespace))
+    redis.set(queues_key(namespace), "x")
+    open_queue("b", registered=False)
+    assert names(registry) == ["a"]
+    clock.now_s += 10
+    assert names(registry) == ["a", "b"]
+
+
+def test_an_entry_waits_ten_seconds_for_its_first_message(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """Each new queue has the index read again, which must not cost others their entries."""
+    redis = open_queue("a").redis
+    redis.hset(queues_key(namespace), "early", 1)
+    assert names(registry) == ["a"]
+    open_queue("b")
+    assert names(registry) == ["a", "b"]
+    assert redis.hexists(queues_key(namespace), "early")
+    clock.now_s += 10
+    assert names(registry) == ["a", "b"]
+    assert not redis.hexists(queues_key(namespace), "early")
+
+
+def test_a_queue_is_forgotten_after_ten_seconds_without_keys(
+    registry: Registry, open_queue: OpenQueue, namespace: str, clock: Clock
+) -> None:
+    """Ten seconds in a row: it counts again from the start after it had keys in between."""
+    queue = open_queue("a")
+    index, meta = queues_key(namespace), queue.keys.meta
+    assert names(registry) == ["a"]
+    for _ in range(2):
+        queue.redis.delete(meta)
+        clock.now_s += 10
+        assert names(registry) == ["a"]
+        assert queue.redis.hexists(index, "a")
+        queue.redis.hset(meta, "test", 1)
+        clock.now_s += 10
+        assert names(registry) == ["a"]
+    queue.redis.delete(meta)
+    for expected in (["a"], []):
+        clock.now_s += 10
+        assert names(registry) == expected
+    assert not queue.redis.exists(index)
+
+
+def test_known_queues_are_checked_in_turn(
+    registry: Registry,
+    open_queue: OpenQueue,
+    namespace: str,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many queues there are, the last one is forgotten as well when its keys are gone."""
+    monkeypatch.setattr("qworker.daemon.registry._CHECKED", 2)
+    for name in "abcd":
+        open_queue(name)
+    last = open_queue("e")
+    assert names(registry) == [*"abcde"]
+    last.redis.delete(last.keys.meta)
+    for _ in range(6):
+        clock.now_s += 10
+        registry.refresh(1.0)
+    assert names(registry) == [*"abcd"]
+    assert not last.redis.hexists(queues_key(namespace), "e")
+
+
+@pytest.mark.parametrize("masters", [1, 2])
+def test_an_index_whose_node_is_away_costs_no_queue(
+    client: Client,
+    namespace: str,
+    open_queue: OpenQueue,
+    logs: list[dict[str, object]],
+    masters: int,
+) -> None:
+    """A Cluster has other nodes, whose queues are known; without the only server there is nothing to do."""
+    away = False
+
+    def execute(command: Command[object]) -> object:
+        if away and command.args[:1] == ("HLEN",):
+            raise UnavailableError("no answer")
+        return client.execute(command)
+
+    addresses = [*client.factory.masters()] * masters
+    registry = Registry(execute, namespace, lambda: addresses)  # type: ignore[arg-type]
+    open_queue("a")
+    assert names(registry) == ["a"]
+    away = True
+    if masters == 1:
+        with pytest.raises(UnavailableError):
+            registry.refresh(1.0)
+    else:
+        assert names(registry) == ["a"]
+    assert [line["problem"] for line in events(logs, "index_unread")] == ["no answer"] * (
+        masters - 1
+    )
