@@ -17,7 +17,10 @@ from qworker.client.execute.backoff import AwayServers, LeftAloneError
 from qworker.client.execute.sync import Client
 from qworker.client.message import Message
 from qworker.client.queue import AsyncQueue, Queue
+from qworker.client.receive.claim import claim
+from qworker.client.receive.deliver import NewLeases
 from qworker.client.receive.receive import pop, receive
+from qworker.client.receive.receive_pass import PATIENCE_S, ReceiveRequest, one_pass
 from qworker.client.shard_state import ShardState
 from qworker.engine.command import Command, Soon
 from qworker.engine.options import QueueAttributes
@@ -35,6 +38,7 @@ from qworker.errors import (
 )
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
+from qworker.wire.keyring import Keyring
 from tests.chaos import ChaosProxy
 from tests.tables import each
 from tests.timing import Watch
@@ -91,6 +95,23 @@ def with_hook(
         plan.close()
 
 
+def steps_of(client: Client, plan: Generator[Any, Any, Any]) -> list[Any]:
+    """Run a plan, and return its steps."""
+    steps: list[Any] = []
+
+    def noted() -> Generator[Any, Any, None]:
+        result = None
+        while True:
+            try:
+                steps.append(plan.send(result))
+            except StopIteration:
+                return
+            result = yield steps[-1]
+
+    client.run(noted())
+    return steps
+
+
 # -- receive --------------------------------------------------------------------------------------
 
 
@@ -143,6 +164,19 @@ def test_a_broken_queue_is_left_alone_for_a_while(client: Client, namespace: str
     repair(client, broken)
     ask(client, "RENAME", f"{broken.keys.ready[0]}:aside", broken.keys.ready[0])
     assert bodies(healthy.receive(wait="5s", then=[broken])) == [b'"b"']
+
+
+def test_a_wait_ends_when_a_queue_that_was_left_alone_is_tried_again(
+    client: Client, namespace: str
+) -> None:
+    """Its messages do not wait for the next ring at another queue."""
+    good, bad = Queue(client, namespace, "good"), Queue(client, namespace, "bad")
+    state = bad.ref.state
+    state.failed(UnavailableError("away"), time.monotonic())
+    with NewLeases() as leases:
+        result = client.run(one_pass([good.ref, bad.ref], ReceiveRequest(1), leases))
+    assert list(result.errors) == ["bad"]
+    assert state.rest_ms(time.monotonic()) <= min(result.hints_ms) <= 1000
 
 
 @pytest.mark.parametrize("verb", ["receive", "pop"])
@@ -232,6 +266,57 @@ def test_a_claim_returns_the_messages_of_healthy_shards(client: Client, namespac
         queue.claim(10, elapsed="0s")
 
 
+def test_a_claim_returns_what_it_took_before_it_failed(client: Client, namespace: str) -> None:
+    """A message that was alone in its lease comes alone, so a claim takes a call for each."""
+    queue = Queue(client, namespace, "q")
+    queue.send_many(["a", "b"])
+    assert bodies(queue.receive() + queue.receive()) == [b'"a"', b'"b"']
+    calls: list[Command[Any]] = []
+
+    def fail_later(command: Command[Any]) -> None:
+        calls.append(command)
+        if len(calls) == 2:
+            raise BrokenQueueError(queue.keys.ready[0], "string")
+
+    assert bodies(client.run(with_hook(claim(queue.ref, 2, elapsed=0), "claim", fail_later))) == [
+        b'"a"'
+    ]
+
+
+def test_a_claim_whose_reply_one_shard_lost_gives_that_lease_back(
+    client: Client, namespace: str
+) -> None:
+    """The messages of the other shard are returned; those that no caller has seen are ready again."""
+    queue = Queue(client, namespace, "q")
+    queue.divide(2, wait="0s")
+    queue.send_many(range(2))
+    queue.send_many(range(2, 4))
+    assert len([message for _ in range(2) for message in queue.receive(10)]) == 4
+
+    def lose(command: Command[Any]) -> None:
+        if command.keys[0] == queue.keys.ready[0]:
+            raise InDoubtError("lost")
+
+    claimed = client.run(with_hook(claim(queue.ref, 10, elapsed=0), "claim", lose, after=True))
+    assert [message.receipt.shard for message in claimed] == [1, 1]
+    assert [keys.queue for keys in client.unreturned.queues()] == ["q"]
+    assert [message.receipt.shard for _ in range(2) for message in queue.receive(10)] == [0, 0]
+
+
+def test_every_call_of_a_claim_from_several_shards_is_given_up_soon(
+    client: Client, namespace: str
+) -> None:
+    """A shard whose node stands still holds up the others for half a second, not for the client's minute."""
+    queue = Queue(client, namespace, "q")
+    queue.divide(2, wait="0s")
+    queue.send("x")
+    queue.receive()
+    client.run(queue.ref.every_shard())
+    steps = steps_of(client, claim(queue.ref, 9, elapsed=0))
+    assert steps
+    assert all(isinstance(step, Soon) and step.within_s == PATIENCE_S for step in steps)
+
+
 # -- pop ------------------------------------------------------------------------------------------
 
 
@@ -261,6 +346,44 @@ def test_a_pop_matches_acks_with_and_without_unique_keys(client: Client, namespa
     assert bodies(taken) == [b"0"]
     queue.send("again", unique="k1")
     assert queue.inspect().ready == 1
+
+
+def test_a_pop_keeps_the_order_of_messages_with_and_without_unique_keys(
+    client: Client, namespace: str
+) -> None:
+    """However many they are."""
+    queue = Queue(client, namespace, "q")
+    for number in range(12):
+        queue.send(number, unique=f"k{number}" if number % 3 else None)
+    assert bodies(queue.pop(12)) == [b"%d" % number for number in range(12)]
+
+
+def test_a_pop_matches_acks_beside_a_forged_message(client: Client, namespace: str) -> None:
+    """The forged one is buried in the same call, and is not returned."""
+    keyring = Keyring(signing={"k": bytes(range(32))})
+    with Client(client.factory, keyring=keyring) as signing:
+        queue = Queue(signing, namespace, "q")
+        queue.send("a", unique="a")
+        Queue(client, namespace, "q").send("forged")
+        queue.send("b")
+        assert bodies(queue.pop(9)) == [b'"a"', b'"b"']
+    inspection = queue.inspect()
+    assert (inspection.stored, inspection.dead) == (0, 1)
+
+
+def test_acks_of_a_pop_from_several_queues_have_longer_than_its_receives(
+    client: Client, namespace: str
+) -> None:
+    """An ack that is given up leaves its messages in doubt; a receive costs nothing."""
+    first, second = Queue(client, namespace, "first"), Queue(client, namespace, "second")
+    first.send("a")
+    second.send("b")
+    limits: dict[str, set[float]] = {}
+    for step in steps_of(client, pop(first.ref, 9, then=[second])):
+        command = command_of(step)
+        if isinstance(step, Soon) and command is not None and command.script is not None:
+            limits.setdefault(command.script.name, set()).add(step.within_s)
+    assert max(limits["settle_receive"]) < min(limits["settle"])
 
 
 def test_a_pop_returns_messages_acked_before_another_queue_failed(
@@ -399,13 +522,17 @@ def test_a_lost_split_gives_the_message_back(store_url: str, namespace: str) -> 
 # -- messages that expired ------------------------------------------------------------------------
 
 
-def test_a_receive_reads_past_many_expired_messages(client: Client, namespace: str) -> None:
+@pytest.mark.parametrize("then", [[], ["empty"]])
+def test_a_receive_reads_past_many_expired_messages(
+    client: Client, namespace: str, then: list[str]
+) -> None:
     """One call of a script reads at most 256 of them; a receive that does not wait continues until it finds one."""
     queue = Queue(client, namespace, "q")
     queue.send_many(range(900), ttl="1ms")
     queue.send("fresh")
     time.sleep(0.005)
-    assert bodies(queue.receive()) == [b'"fresh"']
+    others = [Queue(client, namespace, name) for name in then]
+    assert bodies(queue.receive(then=others)) == [b'"fresh"']
 
 
 #: Errors that pass by themselves, and the seconds for which the server is left alone after each.
