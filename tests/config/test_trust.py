@@ -121,6 +121,13 @@ def test_a_file_that_another_group_can_write_to_is_not_trusted(tmp_path):
     assert distrust(of_a_team) == "is writable by a group of users"
 
 
+def test_the_sticky_bit_makes_no_file_trusted(tmp_path):
+    """It keeps others from replacing what is in a directory, not from writing to a file."""
+    path = file_of(tmp_path)
+    mode, *others = os.stat(path)
+    assert distrust(os.stat_result((mode | 0o1006, *others))) == "is writable by every user"
+
+
 def test_programs_are_found_by_absolute_entries_alone(tmp_path, monkeypatch):
     """Only absolute directories of PATH count; a program that two of them contain is one."""
     for folder in ("a", "b"):

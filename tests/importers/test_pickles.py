@@ -181,10 +181,22 @@ BOMBS = {
     "keys of one hash in a set of old": (
         b"cbuiltins\nset\n((" + b"".join(CLASHING) + b"ltR.", "with one hash"
     ),
+    "keys of one hash in a frozen set of old": (
+        b"cbuiltins\nfrozenset\n((" + b"".join(CLASHING) + b"ltR.", "with one hash"
+    ),
     "keys of one hash, as tuples": (
         b"}(" + b"".join(n + b"\x85N" for n in CLASHING) + b"u.", "with one hash"
     ),
     "a key that is hashed for ever": (b"}K\x00" + b"2\x86" * 60 + b"Ns.", "not a plain value"),
+    "a part of a key that is hashed for ever": (
+        b"}K\x00K\x00" + b"2\x86" * 24 + b"\x86Ns.", "not a plain value"
+    ),
+    "one large number as a key many times": (
+        b"}" + long(2 ** (8 * MIB)) + b"q\x000" + b"h\x00Ns" * 5_000 + b".", "copies more than 67"
+    ),
+    "one large key many times": (
+        b"(}" + text(b"x" * MIB) + b"Ns" + b"2" * 100 + b"l.", "expands to more than 67"
+    ),
     "a copy of a copy": (
         b"cbuiltins\nset\nq\x00](" + b"".join(b"J" + struct.pack("<i", n) for n in range(1_000)) + b"e\x85q\x01R0"
         + b"h\x00h\x01R" * 60 + b".", "copies more than 50,000 values"
