@@ -15,13 +15,21 @@ from qworker.client.execute.sync import Client
 from qworker.client.manage.limits import remove_limit, set_limit
 from qworker.client.manage.reshard import divide
 from qworker.client.manage.shard_upkeep import give_up_empty, tend
+from qworker.client.placement import store_placed
 from qworker.client.plan import run_plan
 from qworker.client.queue import Queue
 from qworker.daemon.reaper import Reaper
 from qworker.engine import shards as commands
 from qworker.engine.command import Brief, Pause
 from qworker.engine.groups import limits
-from qworker.errors import BrokenQueueError, ShardDrainingError, ShardsChangedError
+from qworker.engine.options import SendOptions
+from qworker.engine.send import NewMessage
+from qworker.errors import (
+    BrokenQueueError,
+    InDoubtError,
+    ShardDrainingError,
+    ShardsChangedError,
+)
 from qworker.wire.keys import QueueKeys, workers_key
 from qworker.wire.presence import AHEAD_MS, WorkerDocument
 from qworker.wire.shards import WHOLE, ReshardMark, Shards
@@ -235,6 +243,61 @@ def test_a_client_restores_a_lost_division(queue: Queue, field: str) -> None:
                 client.receive(1)
             assert (stands(queue).active, stands(queue).kept) in ((2, 2), (2, 4))
     assert sends(other(queue)) >= 24
+
+
+def test_a_lost_division_comes_back_with_the_shards_that_it_empties(queue: Queue) -> None:
+    """The newest of their marks counts, as a node that was away keeps an older one; each is read until it is empty."""
+    first = stands(queue)
+    for n in range(8):
+        queue.send({"n": n})
+    queue.divide(2, wait=0)
+    lost = stands(queue)
+    assert (lost.active, lost.kept) == (2, 4)
+    knowing = other(queue)
+    knowing.send({"n": 8})
+    with redis_of_queue(queue) as raw:
+        raw.hset(shard_of(queue, 2).meta, "shard", f"open 4 {first.epoch}")
+        raw.hdel(queue.keys.meta, "shards")
+    knowing.ref.doubt()
+    knowing.receive(1)
+    assert stands(queue) == lost
+
+
+def test_a_shard_that_refuses_a_send_is_kept_by_the_queue_that_it_heals(queue: Queue) -> None:
+    """The queue has forgotten all its divisions, and messages of the last shard are received all the same."""
+    for n in range(8):
+        queue.send({"n": n})
+    late = other(queue)
+    late.ref.learn(stands(queue))
+    queue.divide(1, wait=0)
+    lost = stands(queue)
+    assert (lost.active, lost.kept) == (1, 4)
+    with redis_of_queue(queue) as raw:
+        raw.hdel(queue.keys.meta, "shards")
+    late.ref.turns = itertools.count(3)
+    late.send({"n": 8})
+    assert stands(queue) == lost
+
+
+def test_only_a_look_that_need_not_be_sure_takes_known_shards(queue: Queue) -> None:
+    """A receive does without the node of the queue; what is found nowhere is not there only if all were asked."""
+    queue.ref.learn(stands(queue))
+    for sure in (True, False):
+        plan = queue.ref.look_up(sure=sure)
+        assert isinstance(next(plan), Brief) is not sure
+        plan.close()
+
+
+def test_a_shard_that_leaves_a_send_in_doubt_has_its_turns_last(queue: Queue) -> None:
+    """The next sends do not wait for its node again."""
+    queue.ref.learn(stands(queue))
+    queue.ref.turns = itertools.count(1)
+    plan = store_placed(queue.ref, [NewMessage("m", b"\n{}")], SendOptions())
+    call = plan.send(None)
+    assert call.key == shard_of(queue, 1).meta
+    with pytest.raises(InDoubtError):
+        plan.throw(InDoubtError("no reply"))
+    assert [queue.ref.in_turn()[-1] for _ in range(4)] == [1, 1, 1, 1]
 
 
 def redis_of_queue(queue: Queue) -> Any:
