@@ -135,3 +135,17 @@ def test_reaping_prunes_as_well(client: Client, namespace: str) -> None:
     ask(client, "HSET", keys.rows, "over", "m 1")
     queue.receive(reap=True)
     assert ask(client, "EXISTS", keys.rows) == 1, "the next round comes five minutes later"
+    queue.ref.prune_at_s = time.monotonic()
+    queue.receive(reap=True)
+    assert ask(client, "EXISTS", keys.rows) == 0, "it begins with the first slice"
+
+
+def test_a_reap_without_anything_due_names_no_time(client: Client, namespace: str) -> None:
+    """A held message, among the delayed ones, becomes ready at no time at all."""
+    queue = Queue(client, namespace, "q")
+    held = queue.send("held", delay="1h")
+    assert queue.hold(held) == [held]
+    queue.send("due", delay="1ms")
+    time.sleep(0.005)
+    reaped = queue.reap()
+    assert (reaped.promoted, reaped.again_ms) == (1, None)

@@ -11,7 +11,7 @@ import pytest
 from qworker.client import tombstones
 from qworker.client.execute.sync import Client
 from qworker.client.inspect.find import id_of
-from qworker.client.plan import run_plans
+from qworker.client.plan import Trips, run_plans
 from qworker.client.tombstones import forget_tombstones
 from qworker.daemon.reaper import Reaper
 from qworker.engine.attributes import configure
@@ -177,6 +177,24 @@ def test_walks_of_two_reapers_at_once_miss_nothing(client: Client, open_queue: O
     assert sum(run_plans(client.execute_each, plans)) == 1000
     assert queue.stats("cancelled") == {"cancelled": 1000}
     assert queue.redis.llen(queue.keys.ready[0]) == 3000
+
+
+def test_no_tombstone_is_forgotten_while_every_walk_finds_messages(
+    client: Client, open_queue: OpenQueue
+) -> None:
+    """What is deleted meanwhile moves the others, so only a walk that found nothing has seen all."""
+    queue = open_queue("q")
+    queue.send("a")
+    (item,) = queue.redis.lrange(queue.keys.ready[0], 0, -1)
+    cancel(queue, "a", "b")
+    walk = Trips(forget_tombstones(queue.keys, NOW + DAY_MS))
+    while (trip := walk.next()) is not None:
+        walk.answers = client.execute_each(trip.commands)
+        if not queue.redis.exists(queue.keys.ready[0]):
+            queue.redis.rpush(queue.keys.ready[0], item)
+            cancel(queue, "a")
+    assert walk.result == 0
+    assert queue.redis.zscore(queue.keys.cancelled, "b") == NOW + DAY_MS
 
 
 def release(queue: Drive) -> None:

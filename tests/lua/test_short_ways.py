@@ -242,6 +242,13 @@ CHANGES: Final[list[dict[str, Any]]] = [
     {"tokens": 8},
     *({"lane": last} for last in ("4 1", "5 1", "5 1 1 other", "6 1", "x")),
     *({"near": last} for last in ("4 1", "5 1", "5 1 1 other", "6 1", "x")),
+    # A send takes the short way once its lane is known.
+    *({"near": "4 1", "meta": {name: value}} for name, value in META),
+    *({"near": "4 1", "meta": {"maxsize": most}} for most in ("5", "9", "x")),
+    {"near": "4 1", "meta": {"groups": "1"}},
+    {"near": "-", "lane": "4 1"},
+    {"near": "4 1", "stats": {"stored": "1.5"}},
+    {"stats": {"stored": "1.5"}},
     *({"near": "4 1", "broken": part} for part in BROKEN[::3]),
     *({"near": "4 1", "meta": {"shards": "2 2 5", "paused": paused}} for paused in ("out", "")),
     *({"broken": part} for part in BROKEN),
@@ -287,8 +294,9 @@ ARGUMENTS: Final[dict[str, list[dict[int, Any]]]] = {
     "send": [
         {}, {1: ""}, {2: ""}, {2: "x"}, {2: "1.5"}, {2: "9" * 16}, {3: "0"}, {3: "5"}, {3: "x"}, {4: "5"}, {4: "-1"},
         {5: "5"}, {5: "55"}, {5: "x"}, {6: "2"}, {7: "rubbish"}, {8: " u=k\nbody"}, {9: "x"}, {9: "1"},
-        {7: "q1 a\n\nacked 5 - t - -\nq1 "}, {7: "q1 a\nq1 "}, {7: "x\nq1 "},
-        {10: "1"}, {10: "100"}, {10: "x"}, {7: "1.5", 10: ["0", "0"]}, {7: "2", 10: TWO}, {7: "3", 10: TWO},
+        {7: "q1 a\n\nacked 5 - t - -\nq1 "}, {7: "q1 a\nacked 5 - t - - "}, {7: "q1 a\nq1 "}, {7: "x\nq1 "},
+        {9: "100"}, {6: "1.5", 9: ["0", "0"]}, {6: "2", 9: TWO}, {6: "3", 9: TWO},
+        {6: "2", 9: ["q1 other ", " g=x\nbody", "0"]}, {6: "2", 9: ["q1 other ", "\nlarger body", "0"]},
     ],
     "settle": [{}, {1: "host:1"}],
     "settle_receive": [
@@ -703,6 +711,8 @@ def test_a_send_of_many_rings_eight_times_at_most(drive: Drive) -> None:
         ids = [f"m{sequence}-{number}" for number in range(12)]
         drive.send(*ids, lane="lane", sequence=sequence)
         assert drive.redis.llen(drive.keys.wake) == 8
+    drive.send("x", "y", lane="lane", sequence=3)
+    assert drive.redis.llen(drive.keys.wake) == 8
 
 
 @pytest.fixture
