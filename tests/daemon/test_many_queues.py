@@ -105,6 +105,18 @@ def test_slow_upkeep_of_many_queues_takes_a_trip_per_ten(crowd: Callable[[str], 
     assert drive.redis.info("stats")["total_reads_processed"] <= 40
 
 
+@pytest.mark.slow
+def test_a_pass_after_a_long_pause_does_not_prune_all_queues(crowd: Callable[[str], Drive]) -> None:
+    """Their turns are over due since, and messages that are due have waited as well."""
+    drive, clock = crowd("q0001"), Clock()
+    reaper = Reaper(drive.client, "t", clock=clock)
+    reaper.tick(NOW)
+    drive.redis.config_resetstat()
+    clock.now_s += 10 * ROUND_S
+    reaper.tick(NOW + 1000)
+    assert 3 * 50 <= drive.redis.info("commandstats")["cmdstat_evalsha"]["calls"] < 4 * 50
+
+
 @pytest.fixture
 def pausing(crowd: Callable[[str], Drive]) -> tuple[Drive, Reaper, Clock]:
     """A reaper among a thousand, which checks idle queues every five seconds, after its first passes."""

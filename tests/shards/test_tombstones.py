@@ -8,7 +8,7 @@ from qworker import QWorker
 from qworker.client.queue import Queue
 from qworker.engine.calls import NUMBERS_PER_MS
 from qworker.engine.raw import server_time
-from qworker.wire.keys import QueueKeys
+from qworker.wire.keys import QueueKeys, queues_key
 
 
 @pytest.mark.slow
@@ -32,15 +32,24 @@ def test_without_a_daemon_a_cancelled_message_never_runs_either(app: QWorker) ->
     assert queue.inspect().stats["cancelled"] == 24
 
 
-def test_without_a_daemon_a_tombstone_outlasts_its_message_on_its_way(app: QWorker) -> None:
-    """The receiver asks the other queues for outboxes."""
-    queue, source = Queue(app.client, app.namespace, "q"), QueueKeys(app.namespace, "p")
+@pytest.mark.parametrize("source", ["p", "p/2"])
+def test_without_a_daemon_a_tombstone_outlasts_its_message_on_its_way(
+    app: QWorker, source: str
+) -> None:
+    """The receiver asks the other queues, and each of their shards, for outboxes."""
+    queue, outbox = (
+        Queue(app.client, app.namespace, "q"),
+        QueueKeys(app.namespace, source).outbox("q"),
+    )
     for name in ("p", "q"):
         app.queue(name).send(1)
+    if "/" in source:
+        app.queue("p").divide(3, wait=0)
+        app.client.ask("HDEL", queues_key(app.namespace), source)  # the entry of the queue tells
     now_ms = app.client.execute(server_time())
     entry = ("priority", 0, "delay", "", "ttl", "", "head", "q1 late ", "tail", "\n{}")
     written = (now_ms - 13 * 3_600_000) * NUMBERS_PER_MS
-    app.client.ask("XADD", source.outbox("q"), f"{written}-0", *entry)
+    app.client.ask("XADD", outbox, f"{written}-0", *entry)
     stones = QueueKeys(app.namespace, "q").cancelled
     app.client.ask("ZADD", stones, now_ms, "late", now_ms, "gone")
     for _ in range(100):
@@ -50,7 +59,7 @@ def test_without_a_daemon_a_tombstone_outlasts_its_message_on_its_way(app: QWork
     else:
         pytest.fail("nothing was forgotten")
     app.client.ask("ZADD", stones, now_ms, "gone")
-    app.client.ask("DEL", source.outbox("q"))
+    app.client.ask("DEL", outbox)
     for _ in range(100):
         queue.ref.prune_at_s = 0.0
         queue.reap()
