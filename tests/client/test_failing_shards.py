@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from qworker.client.execute.aio import AsyncClient
-from qworker.client.execute.backoff import AwayServers, LeftAloneError
+from qworker.client.execute.backoff import AwayServers, IndexWrites, LeftAloneError
 from qworker.client.execute.sync import Client
 from qworker.client.message import Message
 from qworker.client.queue import AsyncQueue, Queue
@@ -39,9 +39,10 @@ from qworker.errors import (
 from qworker.store.connections import ConnectionFactory
 from qworker.store.nodes import Address
 from qworker.wire.keyring import Keyring
+from qworker.wire.keys import queues_key
 from tests.chaos import ChaosProxy
 from tests.tables import each
-from tests.timing import Watch
+from tests.timing import Clock, Watch
 
 
 def ask(client: Client, *words: str | int | bytes) -> Any:
@@ -447,6 +448,29 @@ def test_an_interrupted_receive_gives_its_messages_back(client: Client, namespac
     assert [message.receive_count for message in first.receive()] == [1]
 
 
+def test_a_queue_that_takes_no_message_back_keeps_none_from_another(
+    client: Client, namespace: str
+) -> None:
+    """The next receive from it gives its messages back."""
+    first, second = Queue(client, namespace, "first"), Queue(client, namespace, "second")
+    first.send("a")
+    second.send("b")
+
+    def interrupt(command: Command[Any]) -> None:
+        if command.keys[0] == second.keys.ready[0]:
+            ask(client, "SET", first.keys.stats, "x")
+            raise _Interrupted
+
+    with pytest.raises(_Interrupted):
+        client.run(
+            with_hook(receive(first.ref, 5, then=[second]), "settle_receive", interrupt, after=True)
+        )
+    assert second.inspect().ready == 1
+    assert [keys.queue for keys in client.unreturned.queues()] == ["first"]
+    ask(client, "DEL", first.keys.stats)
+    assert bodies(first.receive() + first.receive()) == [b'"a"']
+
+
 def test_messages_of_a_receive_whose_reply_is_lost_for_good_are_given_back(
     store_url: str, namespace: str
 ) -> None:
@@ -579,6 +603,30 @@ def test_an_answer_to_an_older_call_does_not_end_the_first_pause() -> None:
     # A wait that was there before it froze is answered when it goes on: its queues need not wait for seconds.
     away.served(address, 99.9)
     away.check(address, float("-inf"))
+
+
+def test_an_index_that_cannot_be_written_is_left_alone_by_all_queues(
+    client: Client, namespace: str
+) -> None:
+    """One that is slow to fail would hold up the first send to each of them."""
+    index = queues_key(namespace)
+    ask(client, "SET", index, "x")
+    Queue(client, namespace, "first").send(1)
+    ask(client, "DEL", index)
+    Queue(client, namespace, "second").send(1)
+    assert ask(client, "EXISTS", index) == 0
+
+
+def test_failures_of_writes_that_were_under_way_pause_the_index_no_longer() -> None:
+    """Many threads fail at once: the index is written again after a minute."""
+    clock = Clock()
+    index = IndexWrites(clock=clock)
+    for _ in range(3):
+        index.failed(UnavailableError("away"))
+    clock.now_s += 59
+    assert index.paused
+    clock.now_s += 1
+    assert not index.paused
 
 
 def test_a_shard_with_a_lasting_error_is_left_alone_longer_each_time() -> None:
