@@ -142,14 +142,14 @@ class Moving:
                 page.moved.update(ids)
             else:
                 page.skip(done.skipped)
-                asked = [lease_id for lease_id in ids if lease_id not in done.skipped]
+                tried = [lease_id for lease_id in ids if lease_id not in done.skipped]
                 if done.left:
                     # The script reaps leases in turn up to a bound, so none of the first `done.leases` is left.
-                    reaped = page.first(asked, done.leases)
+                    reaped = page.first(tried, done.leases)
                     page.moved.update(reaped)
-                    page.give_back([lease_id for lease_id in asked if lease_id not in reaped])
+                    page.give_back([lease_id for lease_id in tried if lease_id not in reaped])
                 else:
-                    page.moved.update(asked)
+                    page.moved.update(tried)
                 if done.leases:
                     messages = max(1, done.messages // done.leases)
                     at_once = min(_MAX_LEASES, max(1, REAPED_AT_ONCE // messages))

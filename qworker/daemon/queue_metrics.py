@@ -195,13 +195,13 @@ class QueueCollector(Collector):
         """Execute commands in one trip; each reading waits only once for a node of a Cluster that is away."""
         factory = self._client.factory
         nodes = [factory.last_node(command.key) for command in commands]
-        asked = [number for number, node in enumerate(nodes) if node not in self._away]
+        reachable = [number for number, node in enumerate(nodes) if node not in self._away]
         answers = self._client.execute_each(
-            [commands[number] for number in asked],
+            [commands[number] for number in reachable],
             give_up_s=_GIVE_UP_S,
             within_s=WITHIN_S if factory.clustered else None,
         )
-        results = dict(zip(asked, answers, strict=True))
+        results = dict(zip(reachable, answers, strict=True))
         for number, answer in results.items():
             node = nodes[number]
             if factory.clustered and node is not None and isinstance(answer, AWAY):

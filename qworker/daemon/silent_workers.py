@@ -115,8 +115,8 @@ class SilentWorkers:
     def _forget_requests(self, now_ms: int) -> None:
         """Forget requests to leave that their workers would have seen long ago."""
         flat: list[bytes] = self._execute(raw("HGETALL", self._leaving_key, decode=list))
-        asked = zip(flat[::2], flat[1::2], strict=True)
-        old = [name for name, at in asked if age_of(whole(at) or 0, now_ms) > FORGOTTEN_MS]
+        requests = zip(flat[::2], flat[1::2], strict=True)
+        old = [name for name, at in requests if age_of(whole(at) or 0, now_ms) > FORGOTTEN_MS]
         self._remove(self._leaving_key, old)
 
     def _remove(self, key: str, fields: Sequence[bytes]) -> Sequence[bytes]:

@@ -57,9 +57,9 @@ class Sweeping:
         together = 1 if self._calls.factory.clustered else _TOGETHER
         groups = self._attention.due(queues, together, reapers)
         chosen = {at for at, group in enumerate(groups) if group.checks % _HEADS_EVERY == 0}
-        asked = [at for at in range(len(groups)) if at not in chosen]
-        for first in range(0, len(asked), _QUESTIONS):
-            some = asked[first : first + _QUESTIONS]
+        others = [at for at in range(len(groups)) if at not in chosen]
+        for first in range(0, len(others), _QUESTIONS):
+            some = others[first : first + _QUESTIONS]
             questions = [groups[at].question for at in some]
             answers = self._calls.execute_each(questions)
             for at, answer in zip(some, answers, strict=True):

@@ -177,9 +177,9 @@ class Outcomes:
         error: tuple[str, str] = ("", ""),
         times: str = "",
     ) -> None:
-        words = error[1].encode("utf-8", "replace")[:_ERROR_BYTES]
+        text = error[1].encode("utf-8", "replace")[:_ERROR_BYTES]
         name = error[0][:200].encode("utf-8", "replace")
-        self._others += (kind, index, a, b, c, name, words, times)
+        self._others += (kind, index, a, b, c, name, text, times)
         self._count += 1
 
     def only_acks(self) -> tuple[Outcomes, int]:

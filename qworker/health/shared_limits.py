@@ -58,10 +58,10 @@ def check_shared_limits(access: NamespaceAccess, away: Set[str]) -> Iterator[Fin
 
 def _share(one: SharedLimit, away: Set[str]) -> str:
     shares = [share for shard, share in one.shares.items() if shard.partition("/")[0] in away]
-    words = []
+    parts = []
     if one.limit.concurrency is not None:
         slots = sum(slots or 0 for slots, _ in shares)
-        words.append(f"{slots:,} of {one.limit.concurrency:,} slots")
+        parts.append(f"{slots:,} of {one.limit.concurrency:,} slots")
     if one.limit.rate is not None:
-        words.append(f"{sum(part for _, part in shares) / 10_000:.0f} % of {one.limit.rate}")
-    return " and ".join(words)
+        parts.append(f"{sum(part for _, part in shares) / 10_000:.0f} % of {one.limit.rate}")
+    return " and ".join(parts)

@@ -56,8 +56,11 @@ def _samples(metric: Metric, escaped: _Escaped, numbers: _Numbers) -> str | None
             if not _is_plain(sample):
                 return None
             keys = sorted(labels)
-            words = ",".join(f'{key}="%s"' for key in keys)
-            shape = shapes[(name, *labels)] = (f"{name}{{{words}}} " if keys else f"{name} ", keys)
+            written = ",".join(f'{key}="%s"' for key in keys)
+            shape = shapes[(name, *labels)] = (
+                f"{name}{{{written}}} " if keys else f"{name} ",
+                keys,
+            )
         if sample.timestamp is not None or sample.exemplar or sample.native_histogram:
             return None
         line, keys = shape

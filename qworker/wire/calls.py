@@ -104,8 +104,8 @@ def member_of(flag: str) -> MemberRef | None:
 
 def write_spec(spec: Spec) -> bytes:
     """Write a part of a group, as MessagePack."""
-    words = {name: getattr(spec, name) for name in spec.__struct_fields__}
-    return _packed({name: value for name, value in words.items() if value is not None})
+    fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    return _packed({name: value for name, value in fields.items() if value is not None})
 
 
 def callback_task(stored: bytes | None) -> str:

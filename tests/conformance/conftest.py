@@ -1,4 +1,4 @@
-"""A place to call queues from, sync and async by turns, so that each test is written once."""
+"""Calls queues, sync and async by turns, so that each test is written once."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Called:
         return call
 
 
-class Place:
-    """A namespace of the test's own. `way` is `sync` or `async`: how `queue()` is called."""
+class Caller:
+    """Calls the queues of a namespace of the test's own. `way` is `sync` or `async`: how `queue()` is called."""
 
     def __init__(self, url: str, namespace: str, way: str) -> None:
         self.url, self.namespace, self.way = url, namespace, way
@@ -58,7 +58,7 @@ class Place:
             self.client = self._runner.run(_async_client(factory))
 
     def finish(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine on the loop of the place."""
+        """Run a coroutine on the loop of the caller."""
         return self._runner.run(coroutine)
 
     def called(self, target: Any) -> Any:
@@ -111,16 +111,16 @@ async def _async_client(factory: ConnectionFactory) -> AsyncClient:
 
 
 @pytest.fixture(params=["sync", "async"])
-def place(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iterator[Place]:
+def caller(request: pytest.FixtureRequest, store_url: str, namespace: str) -> Iterator[Caller]:
     """A namespace of the test's own; the test runs once for each way to call."""
-    made = Place(store_url, namespace, request.param)
+    made = Caller(store_url, namespace, request.param)
     yield made
     made.close()
 
 
 @pytest.fixture(params=["sync", "async"])
-def pair(request: pytest.FixtureRequest, namespace: str) -> Iterator[tuple[Place, Any]]:
-    """A place on a server that has one replica, and a client of the replica."""
+def pair(request: pytest.FixtureRequest, namespace: str) -> Iterator[tuple[Caller, Any]]:
+    """A caller of a server that has one replica, and a client of the replica."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with (
@@ -129,22 +129,22 @@ def pair(request: pytest.FixtureRequest, namespace: str) -> Iterator[tuple[Place
     ):
         redis = master.redis()
         until(lambda: redis.wait(1, 100) == 1)
-        place = Place(master.url, namespace, request.param)
-        yield place, replica
-        place.close()
+        caller = Caller(master.url, namespace, request.param)
+        yield caller, replica
+        caller.close()
 
 
 @pytest.fixture
 def lab(store_url: str, namespace: str, tmp_path: Path) -> Iterator[Lab]:
-    """A place for workers in their own processes."""
+    """A laboratory for workers in their own processes."""
     lab = Lab(store_url, namespace, tmp_path)
     yield lab
     lab.close()
 
 
 @pytest.fixture
-def app(place: Place) -> Iterator[QWorker]:
-    """An app on the place's server and namespace."""
-    app = QWorker(place.namespace, url=place.url)
+def app(caller: Caller) -> Iterator[QWorker]:
+    """An app on the caller's server and namespace."""
+    app = QWorker(caller.namespace, url=caller.url)
     yield app
     app.close()

@@ -1,7 +1,7 @@
 """The rows of the conformance table: an operation of another system, and the test that shows it here.
 
     @row("RSMQ", "sendMessage")
-    def test_a_message_is_sent(place: Place) -> None: …
+    def test_a_message_is_sent(caller: Caller) -> None: …
 
 A test may show several operations; an operation may have several tests, which then are a row each.
 """

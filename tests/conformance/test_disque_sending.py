@@ -15,39 +15,39 @@ from qworker.errors import (
     QueueFullError,
 )
 from qworker.wire.envelope import tail
-from tests.conformance.conftest import Place
+from tests.conformance.conftest import Caller
 from tests.conformance.driving import HOUR_MS, bare, ids, reaped
 from tests.conformance.rows import row
 
 
 @row("Disque", "ADDJOB")
-def test_a_message_is_added_and_creates_its_queue(place: Place) -> None:
+def test_a_message_is_added_and_creates_its_queue(caller: Caller) -> None:
     """A send makes the queue and answers with an id that sorts by time."""
-    queue = place.queue()
+    queue = caller.queue()
     first, second = queue.send("one"), queue.send("two")
-    third = place.cli("send", "emails", '"three"').strip()
+    third = caller.cli("send", "emails", '"three"').strip()
     assert first < second
     assert ids(queue.peek()) == [first, second, third]
 
 
 @row("Disque", "ADDJOB DELAY")
-def test_a_message_waits_for_its_own_delay(place: Place) -> None:
+def test_a_message_waits_for_its_own_delay(caller: Caller) -> None:
     """A delay of one message says nothing of the others."""
-    queue = place.queue()
+    queue = caller.queue()
     late = queue.send("late", delay="10m")
-    later = place.cli("send", "emails", '"later"', "--delay", "20m").strip()
+    later = caller.cli("send", "emails", '"later"', "--delay", "20m").strip()
     queue.send("now")
     assert [message.body for message in queue.receive(9)] == [b'"now"']
     assert ids(queue.peek(state="delayed")) == [late, later]
 
 
 @row("Disque", "ADDJOB RETRY")
-def test_a_message_has_its_own_retry_time(place: Place) -> None:
+def test_a_message_has_its_own_retry_time(caller: Caller) -> None:
     """`visibility` of a message is what its receiver gets, whatever the queue's; the others keep theirs."""
-    queue = place.queue()
+    queue = caller.queue()
     queue.send("quick", visibility="5s")
     queue.send("usual")
-    place.cli("send", "emails", '"slow"', "--visibility", "1h")
+    caller.cli("send", "emails", '"slow"', "--visibility", "1h")
     quick, usual, slow = queue.receive(3)
     times = [message.deadline_ms - message.received_ms for message in (quick, usual, slow)]
     assert all(
@@ -57,14 +57,14 @@ def test_a_message_has_its_own_retry_time(place: Place) -> None:
 
 
 @row("Disque", "ADDJOB RETRY 0")
-def test_a_message_at_most_once_is_never_delivered_again(place: Place) -> None:
+def test_a_message_at_most_once_is_never_delivered_again(caller: Caller) -> None:
     """With visibility 0 what is lost, alone or in company, and what fails is dead instead; the rest comes back."""
-    queue = place.queue()
+    queue = caller.queue()
     once = queue.send("once", visibility=0)
-    other = place.cli("send", "emails", '"once"', "--visibility", "0").strip()
+    other = caller.cli("send", "emails", '"once"', "--visibility", "0").strip()
     usual = queue.send("usual")
     assert ids(queue.receive(3)) == [once, other, usual]
-    reaped(place)
+    reaped(caller)
     assert ids(queue.peek(state="ready")) == [usual]
     assert sorted(ids(queue.peek(state="dead"))) == sorted([once, other])
     failing = queue.send("failing", visibility=0, priority=1)
@@ -74,11 +74,11 @@ def test_a_message_at_most_once_is_never_delivered_again(place: Place) -> None:
 
 
 @row("Disque", "ADDJOB TTL")
-def test_a_message_lives_for_its_time_only(place: Place) -> None:
+def test_a_message_lives_for_its_time_only(caller: Caller) -> None:
     """What is older than its time to live is never delivered."""
-    queue = place.queue()
+    queue = caller.queue()
     queue.send("old", ttl="1ms")
-    place.cli("send", "emails", '"old"', "--ttl", "1ms")
+    caller.cli("send", "emails", '"old"', "--ttl", "1ms")
     kept = queue.send("kept", ttl="1h")
     time.sleep(0.01)
     assert ids(queue.receive(9)) == [kept]
@@ -86,14 +86,14 @@ def test_a_message_lives_for_its_time_only(place: Place) -> None:
 
 
 @row("Disque", "ADDJOB MAXLEN")
-def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
+def test_a_send_is_refused_over_its_own_maxlen(caller: Caller) -> None:
     """Each send may say how full the queue may get by it; nothing is trimmed, and others are not concerned."""
-    queue = place.queue()
+    queue = caller.queue()
     queue.send_many(["a", "b"], maxlen=2)
     with pytest.raises(QueueFullError) as refused:
         queue.send("c", maxlen=2)
     assert (refused.value.stored, refused.value.maxlen) == (2, 2)
-    assert "is full" in place.cli("send", "emails", '"c"', "--maxlen", "2", code=1)
+    assert "is full" in caller.cli("send", "emails", '"c"', "--maxlen", "2", code=1)
     queue.send("d")
     queue.send("e", maxlen=4)
     assert queue.inspect().ready == 4
@@ -101,15 +101,15 @@ def test_a_send_is_refused_over_its_own_maxlen(place: Place) -> None:
 
 @pytest.mark.slow
 @row("Disque", "ADDJOB REPLICATE ms-timeout")
-def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
+def test_a_send_waits_for_its_replicas(pair: tuple[Caller, Any]) -> None:
     """With `replicas` a send answers when this many have the message; where they do not in time it says so.
 
     The message is stored anyway, its id is reported, and the same call on the same lane stores nothing twice.
     """
-    place, replica = pair
-    queue = place.queue()
+    caller, replica = pair
+    queue = caller.queue()
     sent = queue.send("safe", replicas=1, within="2s")
-    key = place.keys().ready[0]
+    key = caller.keys().ready[0]
     assert sent.encode() in replica.redis().lrange(key, 0, -1)[0]
     with pytest.raises(
         NotReplicatedError, match="stored, but on 1 of 2 replicas within 20 ms"
@@ -119,82 +119,82 @@ def test_a_send_waits_for_its_replicas(pair: tuple[Place, Any]) -> None:
     assert (less.value.replicas, less.value.wanted, len(less.value.ids)) == (1, 2, 1001)
     assert queue.inspect().ready == 1002
     assert queue.replicated(1, within="2s") == 1
-    assert "stored" in place.cli(
+    assert "stored" in caller.cli(
         "send", "emails", '"x"', "--replicas", "2", "--within", "10ms", code=1
     )
 
 
 @pytest.mark.slow
 @row("Disque", "ADDJOB REPLICATE ms-timeout")
-def test_a_repeated_send_waits_for_its_stored_messages(pair: tuple[Place, Any]) -> None:
+def test_a_repeated_send_waits_for_its_stored_messages(pair: tuple[Caller, Any]) -> None:
     """A call whose reply was lost is repeated on its lane: it is known as a duplicate, and waits as the first did."""
-    place, _ = pair
+    caller, _ = pair
     message = NewMessage("m1", tail(b"x"))
-    command = send(place.keys(), [message], lane="lane", sequence=1, replicas=1, within_ms=2000)
-    first, second = (place.sync_client.execute(command) for _ in range(2))
+    command = send(caller.keys(), [message], lane="lane", sequence=1, replicas=1, within_ms=2000)
+    first, second = (caller.sync_client.execute(command) for _ in range(2))
     assert (first.repeated, second.repeated) == (False, True)
-    assert place.queue().inspect().ready == 1
+    assert caller.queue().inspect().ready == 1
 
 
 @row("Disque", "ADDJOB ASYNC")
-def test_a_send_waits_for_no_replica_by_default(pair: tuple[Place, Any]) -> None:
+def test_a_send_waits_for_no_replica_by_default(pair: tuple[Caller, Any]) -> None:
     """Without `replicas` there is no WAIT: the call ends when the server has the message."""
-    place, _ = pair
-    place.queue().send("fast")
-    place.cli("send", "emails", '"fast"')
-    stats = place.ask("INFO", "commandstats")
+    caller, _ = pair
+    caller.queue().send("fast")
+    caller.cli("send", "emails", '"fast"')
+    stats = caller.ask("INFO", "commandstats")
     assert b"cmdstat_wait:calls" in stats  # the fixture's
     before = stats.partition(b"cmdstat_wait:calls=")[2].partition(b",")[0]
-    place.queue().send("fast")
-    after = place.ask("INFO", "commandstats").partition(b"cmdstat_wait:calls=")[2]
+    caller.queue().send("fast")
+    after = caller.ask("INFO", "commandstats").partition(b"cmdstat_wait:calls=")[2]
     assert after.partition(b",")[0] == before
 
 
 @row("Disque", "GETJOB NOHANG COUNT FROM q1 q2")
-def test_several_queues_are_served_left_to_right(place: Place) -> None:
+def test_several_queues_are_served_left_to_right(caller: Caller) -> None:
     """One call takes up to `count` messages, fewer where there are fewer, and does not wait."""
-    first, second = place.queue("first"), place.queue("second")
+    first, second = caller.queue("first"), caller.queue("second")
     wanted = [first.send("a"), first.send("b"), second.send("c")]
     messages = first.receive(9, then=[bare(second)])
     assert ids(messages) == wanted
     assert [message.queue for message in messages] == ["first", "first", "second"]
-    assert place.cli("message", "receive", "first", "second", "-n", "5") == ""
+    assert caller.cli("message", "receive", "first", "second", "-n", "5") == ""
 
 
 @row("Disque", "GETJOB TIMEOUT")
-def test_a_receiver_waits_for_the_first_message(place: Place) -> None:
+def test_a_receiver_waits_for_the_first_message(caller: Caller) -> None:
     """A waiting receiver gets a message as soon as it is sent."""
-    sender = QWorker(place.namespace, url=place.url)
+    sender = QWorker(caller.namespace, url=caller.url)
     timer = threading.Timer(0.2, lambda: sender.queue("emails").send("late"))
     timer.start()
     started = time.monotonic()
-    assert [message.body for message in place.queue().receive(wait="20s")] == [b'"late"']
+    assert [message.body for message in caller.queue().receive(wait="20s")] == [b'"late"']
     assert time.monotonic() - started < 15
     timer.join()
     sender.close()
-    assert place.queue().receive(wait="10ms") == []
+    assert caller.queue().receive(wait="10ms") == []
 
 
 @row("Disque", "GETJOB WITHCOUNTERS")
-def test_a_message_comes_with_its_counters(place: Place) -> None:
+def test_a_message_comes_with_its_counters(caller: Caller) -> None:
     """Nacks and additional deliveries are counted apart, and known with each delivery."""
-    queue = place.queue()
+    queue = caller.queue()
     queue.send("again")
     queue.nack(queue.receive()[0])
     queue.receive()
-    reaped(place)
+    reaped(caller)
     [message] = queue.receive()
     assert (message.nacks, message.timeouts, message.additional_deliveries) == (1, 1, 2)
-    shown = place.cli_json("message", "show", message.id)
+    shown = caller.cli_json("message", "show", message.id)
     assert (shown["nacks"], shown["additional_deliveries"]) == (1, 2)
 
 
 @row("Disque", "SHOW")
-def test_a_message_is_shown_with_all_its_fields(place: Place) -> None:
+def test_a_message_is_shown_with_all_its_fields(caller: Caller) -> None:
     """Id, queue, state, creation, TTL, delay, retry, counters, next requeue, next awake and body; what the cluster's
     nodes hold has no counterpart.
     """
-    queue = place.queue()
+    queue = caller.queue()
     late = queue.send({"a": 1}, delay="10m", ttl="1h", visibility="5m")
     details = queue.details(late)
     assert (details.message.id, details.message.queue, details.message.state) == (
@@ -213,7 +213,7 @@ def test_a_message_is_shown_with_all_its_fields(place: Place) -> None:
     assert 500_000 < details.due_in_ms <= 600_000
     queue.enqueue(late)
     queue.receive()
-    shown = place.cli_json("message", "show", late, "--queue", "emails")
+    shown = caller.cli_json("message", "show", late, "--queue", "emails")
     assert shown["state"] == "unacked"
     assert 200 < shown["requeue_in_seconds"] <= 300
     assert (shown["nacks"], shown["additional_deliveries"], shown["body"]) == (0, 0, '{"a":1}')

@@ -70,8 +70,10 @@ def _flag(name: str, kind: Kind, default: object) -> Callable[[Callable[..., Any
 
 
 def _choices(kind: Kind) -> Callable[..., list[str]]:
-    words = kind.choices if isinstance(kind, ChoiceKind) else ()
-    return lambda _context, _parameter, incomplete: [w for w in words if w.startswith(incomplete)]
+    choices = kind.choices if isinstance(kind, ChoiceKind) else ()
+    return lambda _context, _parameter, incomplete: [
+        one for one in choices if one.startswith(incomplete)
+    ]
 
 
 def _help(kind: Kind, default: object) -> str:

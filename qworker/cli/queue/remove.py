@@ -83,17 +83,19 @@ def remove(session: Session, queue: str, dry_run: bool, yes: bool) -> Output:
     opened = session.queues.get(queue)
     inspection = opened.inspect()
     sizes = {state: getattr(inspection, state) for state in ("ready", "delayed", "unacked", "dead")}
-    words = _listed(sizes)
+    contents = _listed(sizes)
     if dry_run:
-        text = f"would remove {queue} with {words}; nothing was changed"
+        text = f"would remove {queue} with {contents}; nothing was changed"
     else:
         workers = session.workers() or ()
         names = [worker.name for worker in workers if worker.listens_to(queue)]
         if names:
             note(f"workers still receive from it: {', '.join(names[:5])}")
-        confirm(f"Permanently remove {queue} with {words}, its attributes and counters?", yes=yes)
+        confirm(
+            f"Permanently remove {queue} with {contents}, its attributes and counters?", yes=yes
+        )
         opened.remove()
-        text = f"removed {queue} with {words}"
+        text = f"removed {queue} with {contents}"
     return Output({"queue": queue, "removed": not dry_run, "messages": sizes}, text)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from qworker.client.execute.alistener import AsyncListener
-from qworker.client.execute.async_one_trip import acall_each
+from qworker.client.execute.async_many_calls import acall_each
 from qworker.client.execute.async_roundtrip import (
     acall,
     asettle_again,

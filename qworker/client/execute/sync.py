@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from qworker.client.execute.base import BaseClient, Calls
 from qworker.client.execute.lanes import Lane, Lanes
 from qworker.client.execute.listener import Listener
-from qworker.client.execute.one_trip import call_each
+from qworker.client.execute.many_calls import call_each
 from qworker.client.execute.roundtrip import call, settle_again
 from qworker.client.execute.settle_replay import RecentSettles
 from qworker.client.plan import Plan

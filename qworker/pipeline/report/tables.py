@@ -167,7 +167,7 @@ def workers(
 
 def dead_letter(row: Any, namespace: str) -> dict[str, Any]:
     """A group of dead letters, with the command that redrives them."""
-    words = [
+    command = [
         "qworker",
         "--namespace",
         namespace,
@@ -178,7 +178,7 @@ def dead_letter(row: Any, namespace: str) -> dict[str, Any]:
         row.reason,
     ]
     if row.error:
-        words += ["--error-class", row.error]
+        command += ["--error-class", row.error]
     return {
         "queue": row.queue,
         "reason": row.reason,
@@ -187,7 +187,7 @@ def dead_letter(row: Any, namespace: str) -> dict[str, Any]:
         "first_ms": in_ms(row.first_ts),
         "last_ms": in_ms(row.last_ts),
         "samples": list(row.samples),
-        "redrive": shlex.join(map(_printable, [*words, "--dry-run"])),
+        "redrive": shlex.join(map(_printable, [*command, "--dry-run"])),
     }
 
 

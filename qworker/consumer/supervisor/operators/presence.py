@@ -125,8 +125,8 @@ class WorkerPresence:
                 _log.warning(
                     "presence_unwritten", key=self._key, problem=str(error), held_back=suppressed
                 )
-        asked = raw("HEXISTS", self._leaving_key, self.name, decode=bool)
-        return self._client.execute(asked, give_up_s=2.0)
+        is_leaving = raw("HEXISTS", self._leaving_key, self.name, decode=bool)
+        return self._client.execute(is_leaving, give_up_s=2.0)
 
     def _note_owner(self, now_ms: int) -> None:
         if not self._owns or now_ms < self._note_owner_at:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qworker.client.execute.one_trip import call_all
+from qworker.client.execute.many_calls import call_all
 from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.store.connection_set import ConnectionSet

@@ -1,4 +1,4 @@
-"""Make several calls of async code in one trip per node: what `qworker.client.execute.one_trip` does for sync code."""
+"""Make several calls of async code in one trip per node: what `many_calls` does for sync code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redis.exceptions import RedisError, ResponseError
 
 from qworker.client.execute.async_roundtrip import within
-from qworker.client.execute.one_trip import by_node
+from qworker.client.execute.many_calls import by_node
 from qworker.engine.attempt import LEAST_S
 from qworker.engine.command import Command
 from qworker.errors import QworkerError, ServerError, is_of_server, of_one_slot
