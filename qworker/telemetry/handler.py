@@ -24,8 +24,8 @@ _OF_SOCKET: Final = 65_536
 class LineWriter:
     """A logger for structlog: an unbuffered write per line, errors ignored.
 
-    It does not wait for a pipe or a socket whose reader has stopped reading: it drops lines, and says how many once the
-    reader continues. A terminal that was stopped (Ctrl-S) stops the process, as usual.
+    It does not wait for a pipe or a socket whose reader has stopped reading, nor for a terminal after Ctrl-S: it drops
+    lines, and says how many once they are read again.
     """
 
     def __init__(self, fd: int) -> None:

@@ -7,6 +7,7 @@ import logging
 import os
 import pty
 import socket
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -206,6 +207,26 @@ def test_a_reader_that_stands_still_stops_nothing(
     lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     assert [line["number"] for line in lines if "number" in line] == [*range(len(lines) - 2)]
     assert [line["event"] for line in lines[-2:]] == ["log_lines_dropped", "all_done"]
+    os.close(writing)
+    os.close(reading)
+
+
+def test_a_stopped_terminal_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-S lines are dropped; after Ctrl-Q the terminal shows how many."""
+    monkeypatch.setattr("qworker.telemetry.handler._PATIENCE_MS", 10)
+    reading, writing = pty.openpty()
+    configure_logs("json", fd=writing)
+    termios.tcflow(writing, termios.TCOOFF)
+    for _ in range(3):
+        structlog.get_logger().info("thing_done")
+    termios.tcflow(writing, termios.TCOON)
+    structlog.get_logger().info("all_done")
+
+    lines = [json.loads(line) for line in os.read(reading, 4096).splitlines() if line]
+    assert [(line["event"], line.get("lines")) for line in lines] == [
+        ("log_lines_dropped", 3),
+        ("all_done", None),
+    ]
     os.close(writing)
     os.close(reading)
 
