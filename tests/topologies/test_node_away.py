@@ -55,6 +55,7 @@ from qworker.wire.keys import (
     QueueKeys,
     answer_key,
     control_key,
+    owners_key,
     queues_key,
     reapers_key,
     workers_key,
@@ -128,7 +129,7 @@ def namespace_of(
         for name in (f"{namespace}{number}" for number in range(999))
         if [
             key
-            for key in (queues_key, workers_key, reapers_key)
+            for key in (queues_key, owners_key, workers_key, reapers_key)
             if nodes.master_of(key(name)) is lost
         ]
         == keys
@@ -705,7 +706,7 @@ def test_doctor_waits_once_for_a_frozen_node(
 ) -> None:
     """However many checks and queues it holds; each check says what it could not read."""
     lost = nodes.masters()[0]
-    space = namespace_of(nodes, namespace, lost, [queues_key])
+    space = namespace_of(nodes, namespace, lost, [queues_key, owners_key])
     app = QWorker(space, url=nodes.url)
     with app.client:
         for keys in queues(nodes, space, lost, 3, 5):
@@ -728,6 +729,7 @@ def test_doctor_waits_once_for_a_frozen_node(
     found = json.loads(CliRunner().invoke(cli, words).stdout)["findings"]
     texts = {finding["check"]: finding["text"] for finding in found}
     assert texts.get("queues", "").startswith("5 with 5"), texts
+    assert "found by their keys" in texts["index"]
     assert texts["schedules"].startswith("not checked")
     assert len(failed) == 1, failed
 
