@@ -201,16 +201,16 @@ class Broker:
         if self._ack_buffer.unsent_since is not None and dispatcher.inline and dispatcher.has_work:
             self._fetcher.settle()
 
-    def _between(self, begun: float, now: float, *, last: bool) -> float:
+    def _between(self, begun: float, now: float, *, last: bool, at_once: bool = False) -> float:
         """Send outcomes in time after a handler that ran in the broker's thread, from `begun` to `now`.
 
-        The next handler does not wait for the reply. After the last one of several the turn sends them, with the next
-        receive if it can. Returns the time from which to call it again.
+        `at_once`: without waiting for more of them. The next handler does not wait for the reply. After the last one of
+        several the turn sends them, with the next receive if it can. Returns the time from which to call it again.
         """
         since = self._ack_buffer.unsent_since
         if since is None:
             self._ack_buffer.unsent_since = since = begun
-        if now - since <= FLUSH_S:
+        if now - since <= FLUSH_S and not at_once:
             return since + FLUSH_S
         if not last:
             self._collect()

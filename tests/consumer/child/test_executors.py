@@ -63,10 +63,10 @@ def test_nothing_starts_after_a_wait_that_outlasted_its_lease(
 
     between = Broker._between
 
-    def stand_still(broker: Broker, begun: float, now: float, *, last: bool) -> float:
+    def stand_still(broker: Broker, begun: float, now: float, **given: bool) -> float:
         while len(handled) == 2 and boot_time() < now + 1.0:
             time.sleep(0.01)
-        return between(broker, begun, now, last=last)
+        return between(broker, begun, now, **given)
 
     monkeypatch.setattr(Broker, "_between", stand_still)
     # The first comes alone, for the pace is not known yet; the others share a lease.

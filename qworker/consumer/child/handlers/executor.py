@@ -22,10 +22,11 @@ __all__ = ["Between", "Executor", "first_of", "lose_unended"]
 class Between(Protocol):
     """Called after a handler in the broker's own thread, with the times when it began and ended.
 
-    `last`: it was the last one of its submit. Returns the time from which to call it again.
+    `last`: it was the last one of its submit; `at_once`: the next one may take long. Returns the time from which to
+    call it again.
     """
 
-    def __call__(self, begun: float, now: float, *, last: bool) -> float:
+    def __call__(self, begun: float, now: float, *, last: bool, at_once: bool = False) -> float:
         """Send outcomes that are due."""
 
 

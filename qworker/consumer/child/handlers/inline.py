@@ -36,11 +36,21 @@ class Inline:
         """Run all of them now."""
         runner, slot, run = self._runner, self._slot, self._runner.run
         done, append = self.done, self.done.append
-        now, due, left = runner.clock(), 0.0, len(calls)
+        begun = now = runner.clock()
+        due, left, lease = 0.0, len(calls), None
         try:
             for call in calls:
+                is_group = isinstance(call, list)
+                of_call = (call[0] if is_group else call).lease
+                if of_call is not lease:
+                    if lease is not None and of_call.queue.pace.mean_s is None:
+                        # What has ended does not wait for a handler that may take long.
+                        running.set(None)
+                        due = self._between(begun, now, last=False, at_once=True)
+                        now = runner.clock()
+                    lease = of_call
                 begun, left = now, left - 1
-                if isinstance(call, list):
+                if is_group:
                     run_group(runner, slot, call)
                     done.extend(call)
                     now = runner.clock()
