@@ -208,6 +208,32 @@ def test_unknown_order_is_left_as_it_was_given(drive: Drive) -> None:
     assert ids == ["f", "e", "a", "c", "b", "d"]
 
 
+def test_reap_keeps_the_order_of_leases_that_no_time_tells(drive: Drive) -> None:
+    """Of other senders, within one ms: the leases are read latest first, and each goes in front of the one before."""
+    drive.send("a", "c", "b", "d", "f", "e")
+    names = ["L", "M", "N"]
+    for lease in names:
+        drive.receive(lease, 2)
+    drive.redis.hset(drive.keys.stats, "reaped_ms", NOW + 30_000)
+    drive.run(reap(drive.keys, names, 1000, only="several", now_ms=NOW + 30_000))
+    ids = [item.split()[1] for item in drive.state("ready")["ready"]]
+    assert ids == ["a", "c", "b", "d", "f", "e"]
+
+
+def test_a_clock_that_was_set_back_changes_no_order(drive: Drive) -> None:
+    """A message that was stored behind another has its place behind it, although it bears an earlier time."""
+    for name, at in (("first", NOW + 7), ("second", NOW + 10), ("third", NOW + 5)):
+        drive.send(name, at=at)
+    drive.receive("L", 1, at=NOW + 20)
+    drive.receive("M", 2, at=NOW + 20)
+    for lease in ("L", "M"):
+        outcomes = Outcomes(lease)
+        outcomes.release("*")
+        drive.settle(outcomes, at=NOW + 30)
+    ids = [item.split()[1] for item in drive.state("ready")["ready"]]
+    assert ids == ["first", "second", "third"]
+
+
 @pytest.mark.slow
 def test_what_a_lease_passes_is_bounded(drive: Drive) -> None:
     """A lease goes behind at most 1,000 messages or 256 KiB that came back before, and little more is read."""

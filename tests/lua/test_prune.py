@@ -40,7 +40,7 @@ def test_forgets_expired_entries(engine_drive: Drive) -> None:
 def test_forgets_idle_lanes_among_the_counters(engine_drive: Drive) -> None:
     """With the first slice; counters stay, whatever they are called."""
     at = NOW + 15 * MINUTE_MS
-    kept = {"sent": "3", "dead:x": "1", "lane:busy": f"9 {NOW + 1}"}
+    kept = {"sent": "3", "dead:lane:x": "1", "lane:busy": f"9 {NOW + 1}"}
     idle = {"lane:idle": f"7 {NOW}", "lane:x": "rubbish"}
     engine_drive.redis.hset(engine_drive.keys.stats, mapping={**kept, **idle})
     assert pruned(engine_drive, at=at).forgotten == 2

@@ -315,6 +315,16 @@ def test_a_single_suspect_of_a_later_lease_stays_behind_those_of_an_earlier_one(
     ]
 
 
+def test_suspects_of_earlier_calls_stay_in_front(drive: Drive) -> None:
+    """The suspects of a call pass each other, but none that waited before it."""
+    drive.redis.rpush(drive.keys.suspect, own("first", shared=2))
+    leased(drive, "L", own("a", shared=1), own("b", shared=1))
+    drive.redis.hset(drive.keys.stats, "reaped_ms", OVER)
+    drive.run(reap(drive.keys, ["L"], TICK_MS, only="several", now_ms=OVER))
+    ids = [item.split()[1] for item in drive.state("suspect")["suspect"]]
+    assert ids == ["first", "a", "b"]
+
+
 # -- content --------------------------------------------------------------------------------------
 
 

@@ -607,6 +607,19 @@ def test_a_repeated_receive_is_refused_by_an_empty_queue_too(drive: Drive) -> No
         drive.receive("L", 1)
 
 
+def test_a_repeated_receive_that_finds_nothing_acks_nothing(drive: Drive) -> None:
+    """A refusal comes before the acks, also where the new lease would have been the renamed old one."""
+    drive.send("one", "two")
+    drive.receive("K", 1)
+    drive.receive("L", 1)
+    before = drive.state("lease:K", "lease:L", "unacked")
+
+    with pytest.raises(LeaseUsedError, match="'L'"):
+        drive.receive("L", 1, Outcomes("K", acks=["0"]))
+
+    assert drive.state("lease:K", "lease:L", "unacked") == before
+
+
 @pytest.mark.parametrize("count", [0, 1])
 @pytest.mark.parametrize("leases", [0, 1, 2])
 def test_the_short_reply_means_the_same(drive: Drive, leases: int, count: int) -> None:
