@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from qworker.client.execute import settle_replay
 from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
-from qworker.store.connections import ConnectionFactory
+from qworker.engine.raw import raw
+from qworker.engine.settle import Outcomes, settle
+from qworker.store.connections import ConnectionFactory, ServerConnection
 from qworker.store.transport import connection_classes
 from qworker.store.url import ServerURL
+from qworker.wire.keys import QueueKeys
 from tests import servers
 from tests.ports import free_ports
 from tests.topologies.servers import Node, until
@@ -169,12 +173,12 @@ def test_settles_are_repeated_in_few_trips_however_often_connections_break(
     assert [number for number in repeated if number > 1] == [50, 50, 18, 17]
 
 
-@pytest.mark.parametrize("others", [0, 60])
+@pytest.mark.parametrize(("ahead", "unacked"), [(-10, 0), (0, 0), (10, 10)])
 @pytest.mark.slow
 def test_a_server_that_does_not_report_its_run_is_known_by_its_client_ids(
-    server: Restarted, namespace: str, others: int
+    server: Restarted, namespace: str, ahead: int, unacked: int
 ) -> None:
-    """A user without INFO still notices a new run whose connections have lower ids."""
+    """A user without INFO still notices a new run, unless its connections have higher ids: no run gives one twice."""
     for _ in range(30):
         with redis.Redis(port=server.port) as other:
             other.ping()
@@ -191,16 +195,40 @@ def test_a_server_that_does_not_report_its_run_is_known_by_its_client_ids(
         messages = queue.receive(10)
         server.redis().save()
         queue.ack(*messages)
+        before = client.execute(raw("CLIENT", "ID"))
         server.kill()
         server.start()
         server.answers()
         forbid()
-        for _ in range(others):
+        last = 0
+        while last < before + ahead - 1:
             with redis.Redis(port=server.port) as other:
-                other.ping()
+                last = other.client_id()
         queue.send("later")
-        assert queue.inspect().unacked == (10 if others else 0)
+        assert client.execute(raw("CLIENT", "ID")) == before + ahead
+        assert queue.inspect().unacked == unacked
         refused = [
             entry for entry in server.redis().acl_log() if entry["object"].startswith("info")
         ]
         assert sum(entry["count"] for entry in refused) <= 1
+
+
+def test_repetitions_take_no_room_from_later_settles(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a server is lost, all settles of the last seconds are repeated to the next one."""
+    command = settle(QueueKeys(namespace, "q"), [Outcomes("L", acks=["1"])])
+    monkeypatch.setattr(settle_replay, "_MAX_WORDS", 5 * len(command.args))
+    factory = ConnectionFactory("redis://127.0.0.1:1")
+    address = factory.node()
+    assert address is not None
+    recent = settle_replay.RecentSettles(factory)
+    runs = [ServerConnection(None, address, 1, f"run {number}") for number in range(10)]
+    for _ in range(3):
+        recent.note(command, runs[0])
+    for run in runs[1:]:
+        with suppress(redis.ConnectionError), recent.repeating(run):
+            raise redis.ConnectionError("lost again")
+    recent.note(command, runs[0])
+    with recent.repeating(runs[-1]) as repetition:
+        assert sum(len(trip) for trip in repetition.trips()) == 4

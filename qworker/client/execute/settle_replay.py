@@ -55,14 +55,14 @@ class _Settled(msgspec.Struct, frozen=True):
     def may_be_lost(self, server: ServerConnection) -> bool:
         """Say whether a new connection leads to another server than the one that replied, or to another run of it.
 
-        If the server does not report its run, only a lower client id proves that: a server counts its connections
-        upwards from its start.
+        If the server does not report its run, only a client id that is not higher proves that: a server counts its
+        connections upwards from its start. Without an id (0) nothing is proved.
         """
         if server.address != self.address:
             return True
         if self.run_id and server.run_id:
             return self.run_id != server.run_id
-        return self.client_id > server.client_id
+        return 0 < server.client_id <= self.client_id
 
 
 class RecentSettles:
