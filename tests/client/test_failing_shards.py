@@ -267,6 +267,19 @@ def test_a_claim_returns_the_messages_of_healthy_shards(client: Client, namespac
         queue.claim(10, elapsed="0s")
 
 
+def test_a_claim_goes_on_after_a_call_in_which_messages_only_ended(
+    client: Client, namespace: str
+) -> None:
+    """A call ends after 1 MiB, also of cancelled messages; the next one asks for the leases that it left."""
+    queue = Queue(client, namespace, "q")
+    for body in (*[b"x" * 250_000] * 5, b"last"):
+        queue.send(body)
+        [message] = queue.receive(1)
+        if body != b"last":
+            ask(client, "ZADD", queue.keys.cancelled, 2**53, message.id)
+    assert bodies(queue.claim(5, elapsed="0s")) == [b"last"]
+
+
 def test_a_claim_returns_what_it_took_before_it_failed(client: Client, namespace: str) -> None:
     """A message that was alone in its lease comes alone, so a claim takes a call for each."""
     queue = Queue(client, namespace, "q")

@@ -8,17 +8,26 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
 from qworker import QWorker
 from qworker.cli.main import cli
+from qworker.client.execute import base
+from qworker.client.execute.aio import AsyncClient
 from qworker.client.execute.sync import Client
 from qworker.client.message import Message
+from qworker.client.placement import send_call
+from qworker.client.plan import Plan
 from qworker.client.queue import Queue
+from qworker.client.queue_ref import QueueRef
+from qworker.engine.options import SendOptions
+from qworker.engine.raw import raw
+from qworker.engine.send import NewMessage, SendCall, Sent
 from qworker.errors import (
     InDoubtError,
     InvalidOptionError,
@@ -27,11 +36,12 @@ from qworker.errors import (
     UnavailableError,
 )
 from qworker.store.connections import ConnectionFactory
+from qworker.wire.ids import IdSource
 from tests import servers
 from tests.chaos import ChaosProxy
 from tests.consumer.driving import until
 from tests.ports import free_port
-from tests.timing import Watch
+from tests.timing import Clock, Watch
 
 
 @contextmanager
@@ -104,6 +114,50 @@ def test_async_calls_are_given_up_in_time(store_url: str, namespace: str, connec
 
     with ChaosProxy(store_url) as proxy:
         asyncio.run(work(proxy))
+
+
+def test_only_calls_that_fail_one_after_the_other_share_the_limit(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one that succeeds the next has all of it again."""
+    clock = Clock()
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=clock))
+
+    def plan() -> Plan[None]:
+        for _ in range(4):
+            with suppress(UnavailableError):
+                yield raw("PING")
+
+    calls = client._calls_of(plan(), 10.0)
+    limits = [next(calls)[1]]
+    for _ in range(2):
+        clock.now_s += 4
+        limits.append(calls.throw(UnavailableError("away"))[1])
+    limits.append(calls.send(b"PONG")[1])
+    assert limits == [10.0, 6.0, 2.0, 10.0]
+    calls.close()
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_send_that_can_go_elsewhere_waits_for_no_server(namespace: str, way: str) -> None:
+    """Another shard takes what this one certainly has not stored: it is not tried again for the limit."""
+    factory = ConnectionFactory(f"redis://127.0.0.1:{free_port()}")
+    ref = QueueRef(namespace, "q", IdSource())
+
+    def plan() -> Plan[Sent]:
+        call = send_call(ref, [NewMessage("m", b"\n{}")], SendOptions())
+        return (yield SendCall(call, ref.keys.meta, elsewhere=True))
+
+    async def work() -> None:
+        async with AsyncClient(factory, give_up_s=20) as client:
+            await client.run(plan())
+
+    def work_in_threads() -> None:
+        with Client(factory, give_up_s=20) as client:
+            client.run(plan())
+
+    with within(10), pytest.raises(UnavailableError):
+        asyncio.run(work()) if way == "async" else work_in_threads()
 
 
 def test_one_queue_may_have_its_own_limit(store_url: str, namespace: str) -> None:

@@ -8,6 +8,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from qworker import NotReplicatedError, NotSyncedError, QueueFullError, QWorker
+from qworker.client.placement import store_placed
+from qworker.client.plan import Plan
+from qworker.engine.options import SendOptions
+from qworker.engine.send import NewMessage, SendCall
 from qworker.errors import InvalidOptionError
 from tests import servers
 
@@ -55,6 +59,33 @@ def test_a_synced_send_is_on_disk() -> None:
         app.queue("q").send_many([b"b"] * 1500, fsync=True, within="2s")
         app.tasks["work"].options(fsync=True, within="2s").send()
         assert app.queue("q").inspect().ready == 1502
+        app.close()
+
+
+@pytest.mark.skipif(servers.GUARDED, reason="it takes a right from the default user")
+def test_an_unconfirmed_send_names_what_it_stored_in_other_shards() -> None:
+    """The caller gets the ids of all messages that are stored, also of those in shards that came before."""
+    with servers.start("valkey", "--appendfsync", "always") as server:
+        app = QWorker("n", url=server.url)
+        queue = app.queue("q")
+        queue.divide(2, wait=0)
+        messages = [NewMessage(f"m{number}", b"\n{}", unique=f"{number}") for number in range(9)]
+        plan = store_placed(queue.ref, messages, SendOptions(fsync=True, within="2s"))
+
+        def forbid_after_first() -> Plan[list[str]]:
+            step = next(plan)
+            while True:
+                result = yield step
+                if isinstance(step, SendCall):
+                    server.redis().execute_command("ACL", "SETUSER", "default", "-waitaof")
+                step = plan.send(result)
+
+        with pytest.raises(NotSyncedError) as error:
+            app.client.run(forbid_after_first())
+        plan.close()
+        stored = [message.id for message in queue.peek(10)]
+        assert len(stored) == 9
+        assert sorted(error.value.ids) == sorted(stored)
         app.close()
 
 

@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from qworker.client.execute.aio import AsyncClient
+from qworker.client.execute.roundtrip import LOADS
 from qworker.client.execute.sync import Client
 from qworker.client.queue import AsyncQueue, Queue
 from qworker.client.queue_ref import QueueRef
@@ -108,6 +109,24 @@ def test_a_script_that_is_gone_again_is_loaded_again_by_asyncio(forgetful, names
 
     asyncio.run(work())
     assert forgetful.done == 12
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_single_attempt_loads_a_script_several_times(forgetful, namespace, way):
+    """A caller that has no time for a second attempt does not hear of a SCRIPT FLUSH either."""
+    command = inspect(QueueKeys(namespace, "mail"))
+
+    async def work() -> None:
+        async with AsyncClient(ConnectionFactory(forgetful.url)) as client:
+            await client.execute(command, give_up_s=0)
+
+    forgetful.left = LOADS
+    if way == "async":
+        asyncio.run(work())
+    else:
+        with Client(ConnectionFactory(forgetful.url)) as client:
+            client.execute(command, give_up_s=0)
+    assert forgetful.done == LOADS
 
 
 def test_scripts_that_never_stay_are_named(forgetful, namespace):

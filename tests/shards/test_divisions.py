@@ -461,6 +461,16 @@ def test_a_send_learns_how_its_queue_is_divided_from_its_reply(app: QWorker) -> 
     assert knowing.ref.shards.active == 1
 
 
+def test_a_send_to_a_later_shard_leaves_what_is_known_of_the_queue(queue: Queue) -> None:
+    """Its reply tells nothing of the other shards: the next send need not read them again."""
+    queue.ref.learn(stands(queue))
+    queue.ref.turns = itertools.count(1)
+    for n in range(3):
+        queue.send({"n": n})
+        assert queue.ref.shards == stands(queue)
+        assert not queue.ref.stale
+
+
 def test_a_reply_that_comes_late_brings_back_no_older_division(queue: Queue) -> None:
     """Of two sends at once the slower may tell what the faster has found to be over: the next use reads the shards."""
     queue.send({"n": 1})
