@@ -17,6 +17,7 @@ from qworker import QueueAttributes, QWorker
 from qworker.client.execute.sync import Client
 from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
+from qworker.consumer.board.counters import TaskCounts
 from qworker.consumer.board.states import LeaseState, LeaseView, Mark
 from qworker.consumer.manifest import ManifestTask
 from qworker.consumer.supervisor.leases.fates import Fate
@@ -27,7 +28,7 @@ from qworker.engine.command import Command
 from qworker.engine.raw import raw
 from qworker.engine.receive import Batch, settle_receive
 from qworker.engine.settle import Outcomes, settle
-from qworker.errors import ServerError
+from qworker.errors import AccessDeniedError, ServerError, UnavailableError
 from qworker.store.connections import ConnectionFactory
 from qworker.wire.keys import QueueKeys
 from tests.chaos import ChaosProxy
@@ -145,9 +146,10 @@ def test_a_lease_is_not_kept_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPa
     assert scene.keeper.extended == 2
 
 
-def test_a_lost_lease_is_said_on_the_board(scene: Scene) -> None:
+@pytest.mark.parametrize("marks", [[R, D], [D, U]], ids=["one runs", "one would start"])
+def test_a_lost_lease_is_said_on_the_board(scene: Scene, marks: list[Mark]) -> None:
     """A lease that is gone although the child holds it is marked lost, once."""
-    scene.receive(0, [R, U])
+    scene.receive(0, marks)
     scene.board.leases.set_deadline(0, boot_time())
     with redis_of(scene.app) as redis:
         redis.delete(scene.keys.unacked)
@@ -309,6 +311,49 @@ def _extends(keeper: LeaseKeeper, scene: Scene) -> bool:
     except ServerError:
         return False
     return keeper.extended == 1
+
+
+def test_a_node_that_is_away_does_not_keep_others_from_being_extended(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is raised once the leases of the other nodes are extended."""
+    away = QueueKeys(scene.app.namespace, "away")
+    scene.receive(1, [R])
+    scene.board.leases.enter(0, "away-1", 1, 30.0)
+    for slot in (0, 1):
+        scene.board.leases.hold(slot, 1, boot_time(), 30.0)
+    client, factory = scene.app.client, scene.app.client.factory
+    execute = client.execute
+
+    def answer(command: Command[object], **options: float) -> object:
+        if away.unacked in command.keys:
+            raise UnavailableError("no answer")
+        return execute(command, **options)
+
+    monkeypatch.setattr(client, "execute", answer)
+    monkeypatch.setattr(factory, "last_node", lambda key: ("host", int(key == away.unacked)))
+    with pytest.raises(UnavailableError):
+        scene.keeper.extend_due([(scene.board, (scene.keys, away))])
+    assert scene.keeper.extended == 1
+
+
+def test_only_a_message_that_runs_is_cancelled_on_the_board(scene: Scene) -> None:
+    """An order to cancel one that has not started would end its handler, or the child, at its next start."""
+    scene.receive(0, [R, U, D])
+    scene.board.leases.set_deadline(0, boot_time())
+    with redis_of(scene.app) as redis:
+        ids = [message.id for message in scene.app.queue("q").peek(3, state="unacked")]
+        redis.zadd(scene.keys.cancelled, dict.fromkeys(ids, 2**42))
+
+    scene.keeper.extend_due(scene.boards())
+
+    (view,) = scene.board.leases.views()
+    orders = scene.board.orders
+    assert [orders.cancelled_at(view.lease_id, at) is not None for at in range(3)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 # -- recalling ---------------------------------------------------------------------------------
@@ -618,6 +663,48 @@ def test_a_queue_that_cannot_be_settled_is_left_to_expire(scene: Scene) -> None:
     assert scene.counted() == {"acked": 1}
 
 
+FORBIDDEN, AWAY = AccessDeniedError("forbidden"), UnavailableError("no answer")
+
+
+@pytest.mark.parametrize(
+    ("error", "refused", "stale", "counted"),
+    [
+        (AWAY, "HGETALL", 1, {"acked": 1, "released": 1, "stored": 1}),
+        (AWAY, "EVALSHA", 1, {"acked": 1, "released": 1, "stored": 1}),
+        (FORBIDDEN, "HGETALL", 1, {"released": 1, "stored": 2, "unacked": 1}),
+        (FORBIDDEN, "EVALSHA", 0, {"stored": 2, "unacked": 2}),
+    ],
+)
+def test_a_dead_childs_lease_is_settled_later_if_its_node_may_be_back(
+    scene: Scene,
+    monkeypatch: pytest.MonkeyPatch,
+    error: ServerError,
+    refused: str,
+    stale: int,
+    counted: dict[str, int],
+) -> None:
+    """A worker that stops waits for that. A command that is forbidden will be in 20 s as well."""
+    scene.receive(0, [D, Mark.SETTLING])
+    scene.board.tally.add(0, TaskCounts.none(), [scene.board.leases.marks_at(0) + 1], 0)
+    client, keeper = scene.app.client, scene.keeper
+    monkeypatch.setattr(keeper, "_clustered", True)
+    execute = client.execute
+
+    def refuse(command: Command[object], **options: float) -> object:
+        if (command.args[0] == "HGETALL") is (refused == "HGETALL"):
+            raise error
+        return execute(command, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "execute", refuse)
+        scene.settle_dead(Death(-9))
+    assert keeper.unsettled is (error is AWAY)
+    keeper.settle_again()
+    assert not keeper.unsettled
+    assert scene.counted() == counted
+    assert keeper.stale == stale
+
+
 def test_a_large_lease_is_settled_in_one_go(scene: Scene) -> None:
     """A thousand messages in any mixture of marks are settled."""
     marks = [Mark(n % 2 * 2) for n in range(1000)]
@@ -669,3 +756,32 @@ def test_the_journal_gets_the_times_on_the_board(scene: Scene) -> None:
         ("acked", "done", "-", "-"): [("-", "-")],
         ("acked", "-", "-", "-"): [("-", "-")],
     }
+
+
+def test_the_journal_gets_the_acks_that_counted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those that the child had sent, and that arrive after its lease was read."""
+    queue = scene.app.queue("q")
+    queue.configure(QueueAttributes(journal="outcomes"))
+    for name in ("plain", "unique", "late"):
+        unique = name if name == "unique" else None
+        queue.send({"task": name, "args": []}, unique=unique)
+    batch = scene.receive(0, [D, D, D], send=False)
+    scene.board.leases.note_delivered(0, boot_time(), batch.now_ms)
+    client = scene.app.client
+    execute = client.execute
+
+    def late(command: Command[object], **options: float) -> object:
+        result = execute(command, **options)
+        if command.args[0] == "HGETALL":
+            execute(settle(scene.keys, [Outcomes(batch.lease_id, acks=["1", "3"])]))
+        return result
+
+    monkeypatch.setattr(client, "execute", late)
+    scene.settle_dead(Death(-9))
+
+    with redis_of(scene.app) as redis:
+        (_, fields) = redis.xrange(scene.keys.journal)[-1]
+    (line,) = event_lines(fields[b"e1"])
+    assert line.split(" ")[4] == "unique"
