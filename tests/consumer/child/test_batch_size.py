@@ -101,6 +101,16 @@ def test_a_queue_of_unknown_pace_is_judged_by_the_others(
     assert unknown.want(busy, slots, 1) == want
 
 
+def test_a_queue_of_known_pace_is_not_judged_by_the_others() -> None:
+    """Slow messages stay for other children although those of the other queues are fast, and the reverse."""
+    common = Pace()
+    slow, fast = pace(1.0, common=common), pace(1e-3, common=common)
+    wants = []
+    for common.mean_s in (1e-3, 1.0):
+        wants.append((slow.want(1, 1, 1), fast.want(1, 1, 1)))
+    assert wants == [(0, 50), (0, 50)]
+
+
 def test_of_a_short_queue_each_child_takes_its_share() -> None:
     """With little left, a child leaves some to its peers; of an empty or unknown queue it may ask for all."""
     queue = pace(10e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -15,6 +16,7 @@ from qworker.consumer.board.board import Board
 from qworker.consumer.board.clock import boot_time
 from qworker.consumer.supervisor.leases.lease_keeper import LeaseKeeper
 from qworker.consumer.supervisor.leases.postmortem import Death
+from qworker.consumer.supervisor.processes.descendants import end_session
 from qworker.engine.receive import settle_receive
 from qworker.wire.keys import QueueKeys
 from tests.consumer.driving import history_of, until
@@ -310,3 +312,34 @@ def orphan(n):
         pids = [rest[0] for rest in lab.noted("orphan")]
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
         assert len(worker.children()) == 1
+
+
+def test_a_process_that_starts_while_others_are_ended_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is not on the first list of processes; a later look finds it."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "for n in 1 2; do sleep 600 >&- & echo $!; done"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as leader:
+        words, _ = leader.communicate()
+    pids = {int(word) for word in words.split()}
+    lists = iter([[leader.pid, min(pids)]])
+    monkeypatch.setattr(psutil, "pids", lambda: next(lists, [leader.pid, *pids]))
+    assert end_session(leader.pid) == 2
+    until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_the_first_process_of_a_container_leaves_its_own_children_their_exit_codes() -> None:
+    """Collected as an orphan, a child that crashed would seem to have ended well."""
+    program = """
+import os, subprocess, sys
+from qworker.consumer.supervisor.processes.descendants import reap_adopted
+child = subprocess.Popen(["/bin/sh", "-c", "exit 7"])
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+reaped = reap_adopted([child.pid])
+sys.exit(f"{reaped} {child.wait()}")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
+    assert ended.stderr.split() == [b"0", b"7"]

@@ -73,6 +73,17 @@ def test_a_lease_in_doubt_is_given_back_uncounted(doubt: Doubt) -> None:
     assert stats == {"sent": 1, "stored": 1, "received": 1, "released": 1}
 
 
+def test_all_leases_in_doubt_are_given_back_however_many_there_are(
+    doubt: Doubt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was away for a moment leaves those of many children; a call takes some."""
+    monkeypatch.setattr("qworker.consumer.supervisor.leases.doubtful_leases._AT_ONCE", 2)
+    doubt.app.queue("default").send_many([b"{}"] * 4)
+    for _ in range(5):
+        doubt.create(doubt.lose())
+    assert doubt.give_back(1.5) == 5
+
+
 def test_a_lease_that_is_created_late_is_given_back_too(doubt: Doubt) -> None:
     """For half a minute; no server reads the bytes of a closed connection later than that."""
     late = doubt.lose()

@@ -638,6 +638,19 @@ def test_a_message_that_was_acked_and_did_not_start_any_more_is_reported_lost(
     assert [fate.outcome for fate in fates if fate.lost] == ["crashed"] * lost
 
 
+@pytest.mark.parametrize(("task", "counted"), [("a", [("q", "a")]), ("elsewhere", [])])
+def test_only_messages_of_the_childs_own_tasks_are_counted_for_it(
+    scene: Scene, task: str, counted: list[tuple[str, str]]
+) -> None:
+    """The child counts no others either: the names of tasks that anybody may send are not labels of metrics."""
+    scene.app.queue("q").send({"task": task, "args": []})
+    scene.receive(0, [D], send=False)
+    fates: list[Fate] = []
+    keeper = LeaseKeeper(scene.app.client, note_fates=fates.extend)
+    keeper.settle_dead(scene.board, (scene.keys,), Death(-9, tasks={"a": ("q", "a")}))
+    assert [fate.counted_as for fate in fates] == counted
+
+
 def test_the_guilty_message_is_dead_at_its_tasks_limit_with_the_reason(scene: Scene) -> None:
     """A crash counts against the task's max receives, and the dead letter says how the process ended."""
     scene.receive(0, [R, D])
