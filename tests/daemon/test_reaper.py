@@ -285,6 +285,20 @@ def test_broken_queue_does_not_stop_the_others(
     assert lines[0]["fix"] == "qworker fsck a --repair renames the key"
 
 
+def test_a_broken_priority_that_is_not_in_use_is_reported(
+    open_queue: OpenQueue, client: Client, namespace: str, clock: Clock
+) -> None:
+    """Only the count of stored messages looks there, once in five minutes."""
+    broken = open_queue("a")
+    broken.send("m")
+    broken.redis.set(broken.keys.ready[7], "x")
+    reaper = Reaper(client, namespace, clock=clock)
+    ticks = [reaper.tick(NOW)]
+    clock.now_s += 301
+    ticks.append(reaper.tick(NOW))
+    assert set().union(*(tick.broken for tick in ticks)) == {"a"}
+
+
 @pytest.mark.bad_input("data found: dead letters that take no entry")
 def test_lease_that_the_script_fails_on_is_set_aside(logs: list[dict[str, object]]) -> None:
     """If a reap of several leases fails, they are tried one by one, and only the failing one is set aside."""

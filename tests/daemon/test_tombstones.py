@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -13,7 +14,9 @@ from qworker.client.execute.sync import Client
 from qworker.client.inspect.find import id_of
 from qworker.client.plan import Trips, run_plans
 from qworker.client.tombstones import forget_tombstones
+from qworker.daemon.pruning import Pruning
 from qworker.daemon.reaper import Reaper
+from qworker.daemon.tick import Tick
 from qworker.engine.attributes import configure
 from qworker.engine.calls import NUMBERS_PER_MS
 from qworker.engine.command import Command
@@ -133,6 +136,23 @@ def test_the_tombstone_of_a_message_in_a_lease_is_kept(
     assert queue.state("cancelled") == {}
 
 
+def test_a_cancel_during_the_walk_keeps_its_tombstone_for_longer(
+    client: Client, open_queue: OpenQueue
+) -> None:
+    """The one that the walk has found is extended; what another cancel has set since is not shortened."""
+    queue = open_queue("q")
+    queue.send("a")
+    queue.receive("L")
+    cancel(queue, "a", until_ms=NOW)
+    walk = Trips(forget_tombstones(queue.keys, NOW + HOUR_MS))
+    trips = count()
+    while (trip := walk.next()) is not None:
+        if next(trips) == 1:
+            cancel(queue, "a", until_ms=NOW + DAY_MS)
+        walk.answers = client.execute_each(trip.commands)
+    assert queue.state("cancelled") == {"cancelled": {"a": NOW + DAY_MS}}
+
+
 @pytest.mark.slow
 def test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart(
     client: Client, namespace: str, open_queue: OpenQueue
@@ -164,6 +184,25 @@ def test_a_walk_takes_its_share_of_passes_and_is_begun_anew_after_a_restart(
     assert all(stones == 1500 for messages, stones in first + second if messages > 1500)
     assert 3 <= len(second) < 50
     assert second[-1] == (1500, 0)
+
+
+def test_the_walk_of_a_queue_that_is_removed_ends_and_those_of_others_go_on(
+    client: Client, open_queue: OpenQueue
+) -> None:
+    """The next one in the order has a walk of its own, which is not begun anew."""
+    queues = [open_queue(name) for name in "ab"]
+    for queue in queues:
+        cancel(queue, "m", until_ms=NOW)
+    keys = [queue.keys for queue in queues]
+    pruning = Pruning(client.execute_each, clock=Clock())
+    pruning._due, pruning._share_s = 2.0, 0.0
+    for _, work in pruning.slice(keys, Tick(2), NOW):
+        deque(work, 0)
+    assert [*pruning._unfinished] == ["a", "b"]
+    walk = pruning._unfinished["b"]
+    for _, work in pruning.slice(keys[1:], Tick(1), NOW):
+        deque(work, 0)
+    assert pruning._unfinished == {"b": walk}
 
 
 @pytest.mark.slow

@@ -366,6 +366,57 @@ def test_a_queue_whose_server_is_away_is_asked_again_sooner_than_a_broken_one(
     assert all(least <= s <= most for s, (least, most) in zip((1, 5), pauses, strict=True)), pauses
 
 
+def test_a_group_whose_time_has_come_is_asked_for_during_a_wait(app: QWorker) -> None:
+    """Nothing rings for it, and the wait may last for two more seconds."""
+    app.task(name="task")(lambda: None)
+    with assembled(app) as child:
+        fetcher = child.broker._fetcher
+        (queue,) = fetcher._chooser.queues
+        fetcher.begin_wait(idle=False)
+        for due_at in (time.monotonic() + 60.0, 0.0):
+            assert not fetcher.fetching
+            fetcher.receiver.due[queue.shard] = queue, due_at
+            fetcher.more(0)
+        assert fetcher.fetching
+        fetcher.end()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_child_that_ends_rings_for_a_token_that_its_wait_may_have_taken(
+    app: QWorker, waits: bool
+) -> None:
+    """The others would sleep for two seconds beside a message. Without a wait no token is lost."""
+    for name in ("a", "b"):
+        app.task(name=name, queue=name)(lambda: None)
+    keys = QueueKeys(app.namespace, "b")
+    with assembled(app) as child, redis_of(app) as redis:
+        fetcher = child.broker._fetcher
+        fetcher.more(0)
+        fetcher._pipeline.take_all()
+        if waits:
+            fetcher.begin_wait(idle=True)
+            assert fetcher.doorbells.waiting
+        redis.rpush(keys.ready[0], '{"task": "b"}')
+        fetcher.end()
+        until(lambda: redis.info("clients")["blocked_clients"] == 0)
+        fetcher.ring()
+        assert redis.llen(keys.wake) == waits
+
+
+def test_shards_take_turns(app: QWorker) -> None:
+    """Messages of a queue wait about as long in whichever shard they are."""
+    handled: list[int] = []
+    task = app.task(name="task", queue="q")(lambda shard: handled.append(shard))
+    app.queue("q").divide(2, wait=0)
+    with redis_of(app) as redis:
+        for shard, name in enumerate(("q", "q/1")):
+            item = f'{{"task": "{task.name}", "args": [{shard}]}}'
+            redis.rpush(QueueKeys(app.namespace, name).ready[0], *[item] * 30)
+    drain(app, max_batch=5)
+    assert sorted(handled) == [0] * 30 + [1] * 30
+    assert handled[:30].count(1) >= 10
+
+
 # -- plain pushes, bursts, limits --------------------------------------------------------------
 
 
@@ -420,6 +471,21 @@ def test_a_child_ends_after_max_messages(app: QWorker, concurrency: int) -> None
     assert child.broker.why_stopped == "recycled"
     seen = app.queue("default").inspect()
     assert (seen.ready, seen.unacked) == (70, 0)
+
+
+def test_a_child_that_hears_a_bell_takes_no_more_than_max_messages(
+    app: QWorker, only_bells: dict[str, int]
+) -> None:
+    """However many slots are free, what it may not start is left to others."""
+    handled: list[int] = []
+    for name in ("a", "b"):
+        app.task(name=name, queue=name)(lambda n: handled.append(n))
+    with running(app, max_messages=2, concurrency=4, **only_bells) as child:
+        until(lambda: child.waiting)
+        app.tasks["b"].send_many(app.tasks["b"].call(n) for n in range(4))
+        until(lambda: child.broker.stopping)
+    assert sorted(handled) == [0, 1]
+    assert history_of(app.queue("b"))["received"] == 2
 
 
 def test_slow_messages_are_taken_one_at_a_time(app: QWorker) -> None:

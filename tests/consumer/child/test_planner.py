@@ -88,3 +88,16 @@ def test_a_lower_queue_waits_while_the_higher_one_has_messages_left(plan: Plan) 
     """Other children take their share of those; none takes from the lower queue meanwhile."""
     assert plan([queue(FAST_S, 8), queue(FAST_S, 1)], slots=1, peers=1) == [8, 1]
     assert plan([queue(FAST_S, 8), queue(FAST_S, 1)], slots=1, peers=4) == [2, 0]
+
+
+@pytest.mark.parametrize(("most", "count"), [(None, 4), (2, 2)])
+def test_the_receive_of_a_suspect_takes_no_more_than_others(most: int | None, count: int) -> None:
+    """Another child may have taken the suspect: then it takes what is there beside it."""
+    board, one = Board.create(4), queue(SLOW_S, 9)
+    chooser = QueueChooser([one], weighted=False)
+    chooser.note_suspects(one, 1)
+    planner = ReceivePlanner(chooser, SuspectTurns(first=True), ChildLeases(board), slots=4)
+    planned = planner.suspect(0.0, most)
+    board.close()
+    assert planned is not None
+    assert (planned.queue, planned.count, planned.idle) == (one, count, True)
