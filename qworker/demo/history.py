@@ -72,6 +72,7 @@ def check_history(directory: Path) -> None:
 
 def make_history(url: str, directory: Path, view: DemoOutput) -> History:
     """Archive, report on and audit the journals of the demo's queues. Raises what Spark raises."""
+    from qworker.pipeline.failures import silence, silence_py4j
     from qworker.pipeline.jobs.archive import archive
     from qworker.pipeline.jobs.audit import Window
     from qworker.pipeline.jobs.lake import Lake
@@ -87,7 +88,9 @@ def make_history(url: str, directory: Path, view: DemoOutput) -> History:
 
     view.say("The journal of all this, with Spark:", "title")
     source = server_options(url, NAMESPACE)
+    silence_py4j()
     spark = open_session(app="qworker-demo", settings=OF_COMMANDS)
+    silence(spark)
     say("Spark has started")
     lake = Lake(directory / "archive")
     done = archive(spark, lake, {**source, "readerName": "demo"}, once=True)

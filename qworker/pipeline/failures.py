@@ -7,10 +7,12 @@ the text in a form that can be parsed, and the driver raises it again.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from qworker import errors
@@ -19,7 +21,7 @@ from qworker.errors import QworkerError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SparkTaskError", "clear_errors", "marked_errors", "silence"]
+__all__ = ["SparkTaskError", "clear_errors", "marked_errors", "silence", "silence_py4j"]
 
 _MARK: Final = re.compile(r"\[qworker:(\{[^\n]*\})\]")
 
@@ -66,6 +68,19 @@ def silence(spark: SparkSession) -> None:
     """
     if os.environ.get("QWORKER_DEBUG") != "1":
         spark.sparkContext.setLogLevel("OFF")
+
+
+def silence_py4j() -> None:
+    """Drop what py4j writes to the root logger: the tracebacks of a Ctrl-C, which it raises as well.
+
+    QWORKER_DEBUG=1 keeps them.
+    """
+    if os.environ.get("QWORKER_DEBUG") != "1":
+        logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def _known(text: str) -> QworkerError | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from qworker.cli.main import cli
 from qworker.demo.history import check_history
 from qworker.errors import InvalidOptionError
+from qworker.pipeline.failures import silence_py4j
 from qworker.pipeline.jobs.local import of_few
 from qworker.pipeline.report import document as report
 
@@ -57,3 +59,14 @@ def test_a_directory_that_holds_something_is_refused_before_the_run(tmp_path):
     (tmp_path / "precious").touch()
     with pytest.raises(InvalidOptionError, match="is not empty; name a directory that is new"):
         check_history(tmp_path)
+
+
+def test_a_ctrl_c_while_spark_works_logs_no_traceback(monkeypatch, caplog):
+    """py4j writes it to the root logger and raises it as well; what others write there stays."""
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    silence_py4j()
+    for module in ("py4j/java_gateway.py", "shop/orders.py"):
+        exec(
+            compile("import logging; logging.error('sending')", f"/site-packages/{module}", "exec")
+        )
+    assert [record.pathname for record in caplog.records] == ["/site-packages/shop/orders.py"]

@@ -44,8 +44,10 @@ def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
     """Start the session. Raises `SparkMissingError`, `JavaMissingError`."""
+    from qworker.pipeline.failures import silence, silence_py4j
     from qworker.pipeline.session import OF_COMMANDS, open_session
 
+    silence_py4j()
     # Spark creates this directory for tables, even if there are none: not in the current directory.
     warehouse = Path(tempfile.gettempdir(), f"qworker-spark-{os.getuid()}").as_uri()
     with step("starting Spark"):
@@ -54,8 +56,6 @@ def start_spark(master: str, settings: dict[str, str]) -> SparkSession:
             master=master,
             settings={**OF_COMMANDS, "spark.sql.warehouse.dir": warehouse, **settings},
         )
-    from qworker.pipeline.failures import silence
-
     silence(spark)
     from pyspark.logger import PySparkLogger
 
