@@ -13,6 +13,7 @@ its standard input.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import json
 import os
@@ -100,7 +101,14 @@ def _started() -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
         stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
+    atexit.register(_end, process)
     return process, json.loads(process.stdout.readline())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Close its standard input, and wait."""
+    with process:
+        pass
 
 
 class Behaviour:
