@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 import select
@@ -10,6 +11,7 @@ import stat
 import struct
 import termios
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Final
 
 __all__ = ["LineWriter", "RecordHandler"]
@@ -25,10 +27,11 @@ class LineWriter:
     """A logger for structlog: an unbuffered write per line, errors ignored.
 
     It does not wait for a pipe or a socket whose reader has stopped reading, nor for a terminal after Ctrl-S: it drops
-    lines, and says how many once they are read again.
+    lines, and says how many once they are read again, in text `for_people` or JSON as the other lines.
     """
 
     def __init__(self, fd: int) -> None:
+        self.for_people = False
         self._fd = fd
         self._dropped = 0
 
@@ -49,8 +52,8 @@ class LineWriter:
                     self._dropped += 1
                     return
                 self._dropped = 0
-                notice = f'{{"level": "warning", "event": "log_lines_dropped", "lines": {dropped}}}'
-                data = f"\n{notice}\n".encode() + data
+                # The line before may have been cut off.
+                data = f"\n{self._notice(dropped)}\n".encode() + data
             while data:
                 if not self._takes_more(_PATIENCE_MS):
                     self._dropped += 1
@@ -60,6 +63,13 @@ class LineWriter:
             return
 
     debug = info = warning = warn = error = critical = exception = log = msg
+
+    def _notice(self, dropped: int) -> str:
+        now, event = datetime.now(UTC), "log_lines_dropped"
+        if self.for_people:
+            return f"{now.astimezone():%H:%M:%S} [warning  ] {event:24} lines={dropped}"
+        fields = {"timestamp": f"{now:%Y-%m-%dT%H:%M:%S.%fZ}", "level": "warning", "event": event}
+        return json.dumps({**fields, "lines": dropped})
 
     def _takes_more(self, within_ms: int) -> bool:
         waits = select.poll()

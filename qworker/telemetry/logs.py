@@ -69,7 +69,7 @@ def configure_logs(
     number = logging.getLevelNamesMapping()[level.upper()]
     write = LineWriter(_stderr() if fd is None else fd)
     Logger.ours = True
-    people = format == "text" or (format == "auto" and write.to_terminal)
+    write.for_people = people = format == "text" or (format == "auto" and write.to_terminal)
     _take_over_logging(RecordHandler(write, partial(_formatter, write, people, processors)), number)
     when_imported("structlog", partial(_configure_structlog, write, people, processors, number))
 
